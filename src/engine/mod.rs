@@ -1,0 +1,136 @@
+//! Engines: pure state machines of one data-parallel rank.
+//!
+//! An engine takes `now` and an input and says what happens and when. It never waits, reads a clock, opens a socket or
+//! draws an unseeded random number; the live rank actor and the replay clock drive the same code.
+
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
+
+mod config;
+
+use crate::types::{EngineRequest, FinishReason, KvEvent, Load, RequestId, SequenceHash, SimTime, StoredBlock, Token};
+
+pub use config::{EngineConfig, EngineKind, Fidelity, PreemptionMode, TimingConfig};
+
+/// Scheduler, KV pool and timing of one rank.
+pub trait Engine: Send {
+    /// Queues a request. It is seen by the next pass.
+    ///
+    /// # Errors
+    /// [`Rejected`] when the request can never run; nothing is kept then.
+    fn submit(&mut self, request: EngineRequest, now: SimTime) -> Result<(), Rejected>;
+
+    /// Drops a request and frees its blocks at once, also in the middle of a pass; its outputs of the running pass are
+    /// void. Returns whether it was known.
+    fn cancel(&mut self, id: RequestId, now: SimTime) -> bool;
+
+    /// Computes the next pass. `None`: nothing can run until the next `submit` or `cancel`. The caller delivers
+    /// `outputs` and `kv_events` at `ends_at` and calls `step` again then, never earlier.
+    fn step(&mut self, now: SimTime) -> Option<Pass>;
+
+    /// Load right now.
+    fn load(&self) -> Load;
+
+    /// Every block that the prefix cache would answer for, parents before children, with its parent.
+    fn cached_blocks(&self) -> Vec<(Option<SequenceHash>, StoredBlock)>;
+
+    /// Drops every unreferenced cached block; returns the events (empty when nothing was cached).
+    fn clear_cache(&mut self) -> Vec<KvEvent>;
+}
+
+/// One forward pass: everything that is true at its end.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pass {
+    /// When the pass ends; never before the `now` of its `step`.
+    pub ends_at: SimTime,
+    /// Tokens and rejections in the order in which clients see them.
+    pub outputs: Vec<Output>,
+    /// First admissions in this pass: request and prompt tokens found in the prefix cache.
+    pub admissions: Vec<Admission>,
+    /// Requests preempted in this pass, in order.
+    pub preempted: Vec<RequestId>,
+    /// Cache changes in order; empty with prefix caching off.
+    pub kv_events: Vec<KvEvent>,
+    /// Load after the pass.
+    pub load: Load,
+}
+
+/// A request entered the running batch for the first time, or again after a preemption.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Admission {
+    /// Who.
+    pub id: RequestId,
+    /// Prompt tokens taken from the prefix cache.
+    pub cached_tokens: u32,
+    /// Whether this is a re-admission after a preemption.
+    pub again: bool,
+}
+
+/// What one request gets at the end of a pass.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Output {
+    /// One generated token.
+    Token {
+        /// Whose.
+        id: RequestId,
+        /// Its id.
+        token: Token,
+        /// Set on the last token; the request is gone from the engine then.
+        finish: Option<FinishReason>,
+    },
+    /// The request ended without a (further) token: nothing was to be generated.
+    Empty {
+        /// Whose.
+        id: RequestId,
+        /// Why.
+        finish: FinishReason,
+    },
+    /// The request was refused after it had been queued.
+    Rejected {
+        /// Whose.
+        id: RequestId,
+        /// Why.
+        reason: Rejected,
+    },
+}
+
+/// Why a request cannot run.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Rejected {
+    /// The prompt leaves no room for a token.
+    #[error(
+        "prompt of {prompt_tokens} tokens reaches max_model_len {max_model_len}; shorten it or raise --max-model-len"
+    )]
+    PromptTooLong {
+        /// Prompt length.
+        prompt_tokens: u32,
+        /// Limit.
+        max_model_len: u32,
+    },
+    /// The prompt does not fit in the whole pool.
+    #[error(
+        "request needs {needed_blocks} KV blocks but the rank has {total_blocks}; shorten it or raise --num-gpu-blocks-override"
+    )]
+    PoolTooSmall {
+        /// Blocks for the known tokens.
+        needed_blocks: u32,
+        /// Usable blocks.
+        total_blocks: u32,
+    },
+    /// Without chunked prefill the prompt has to fit in one pass.
+    #[error(
+        "prompt of {prompt_tokens} tokens exceeds max_num_batched_tokens {budget} and chunked prefill is off; \
+         raise --max-num-batched-tokens or use --enable-chunked-prefill"
+    )]
+    PromptExceedsBudget {
+        /// Prompt length.
+        prompt_tokens: u32,
+        /// Token budget of a pass.
+        budget: u32,
+    },
+    /// No tokens at all.
+    #[error("prompt is empty; send at least one token")]
+    EmptyPrompt,
+    /// The id is in use.
+    #[error("request id {0:?} is already active")]
+    Duplicate(RequestId),
+}

@@ -1,0 +1,7 @@
+//! ghostfleet: a live fleet of emulated LLM-inference workers in one process.
+//!
+//! `ARCHITECTURE.md` has the map; in short, decisions are made in pure code ([`engine`]) and acted out by actors.
+
+pub mod engine;
+pub mod transport;
+pub mod types;

@@ -1,0 +1,2 @@
+//! The `ghostfleet` command.
+fn main() {}

@@ -1,0 +1,3 @@
+//! Bytes and sockets: request planes, event planes, discovery. Knows nothing of engines or actors.
+
+pub mod intake;
