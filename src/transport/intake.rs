@@ -4,6 +4,7 @@
 //! rank that runs it answers through the submission's [`TokenSink`]. Neither side knows the other's types.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::types::{DpRank, EngineRequest, FinishReason, RequestId, Token};
 
@@ -75,4 +76,10 @@ pub trait TokenSink: Send + Sync {
 
     /// The worker died: the stream breaks off as it would with a dead process (no final item, connection reset).
     fn broken(&self);
+}
+
+/// A handle for a new request, unique in the process.
+pub fn next_request_id() -> RequestId {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    RequestId(NEXT.fetch_add(1, Ordering::Relaxed))
 }

@@ -1,3 +1,4 @@
 //! Bytes and sockets: request planes, event planes, discovery. Knows nothing of engines or actors.
 
 pub mod intake;
+pub mod request_plane;

@@ -1,0 +1,137 @@
+//! The `generate` endpoint of a worker: decode the request, dial back, submit, mind the stream.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::sink::SocketSink;
+use super::stream::{self, Ended};
+use super::{AnswerLimits, dial};
+use crate::transport::intake::{Failure, Intake, Refusal, Submission, TokenSink, next_request_id};
+use crate::transport::request_plane::endpoint::{Call, Endpoint};
+use crate::transport::request_plane::request::PreprocessedRequest;
+use crate::transport::request_plane::tcp::frame::Ack;
+
+/// Streams of one worker, counted.
+#[derive(Debug, Default)]
+pub struct StreamCounts {
+    /// Accepted calls whose response socket is not closed yet.
+    pub open: AtomicU32,
+    /// Accepted since start.
+    pub accepted: AtomicU64,
+    /// Ended as they should.
+    pub completed: AtomicU64,
+    /// Ended by the client or because of it.
+    pub cancelled: AtomicU64,
+}
+
+/// One worker's `generate`.
+pub struct GenerateEndpoint {
+    intake: Arc<dyn Intake>,
+    counts: Arc<StreamCounts>,
+    max_open: u32,
+    limits: AnswerLimits,
+}
+
+impl GenerateEndpoint {
+    /// An endpoint in front of `intake` that takes at most `max_open` requests at a time.
+    pub fn new(intake: Arc<dyn Intake>, counts: Arc<StreamCounts>, max_open: u32, limits: AnswerLimits) -> Self {
+        Self {
+            intake,
+            counts,
+            max_open,
+            limits,
+        }
+    }
+
+    async fn run(self: Arc<Self>, call: Call, open: OpenStream) {
+        let ended = self.stream(call).await;
+        let counter = if ended == Some(Ended::Complete) {
+            &self.counts.completed
+        } else {
+            &self.counts.cancelled
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        drop(open);
+    }
+
+    async fn stream(&self, Call { control, body }: Call) -> Option<Ended> {
+        let decoded = PreprocessedRequest::decode(control.codec, &body);
+        drop(body);
+        let socket = match dial(control.address, &self.limits).await {
+            Ok(socket) => Arc::new(socket),
+            Err(error) => {
+                metrics::counter!("ghostfleet_call_home_failures_total").increment(1);
+                tracing::warn!(address = %control.address, request = %control.id, %error, "cannot dial the response server");
+                return None;
+            }
+        };
+        let prompt_tokens = decoded.as_ref().map_or(0, |request| request.token_ids.len());
+        let prompt_tokens = u32::try_from(prompt_tokens).unwrap_or(u32::MAX);
+        let sink = SocketSink::new(
+            Arc::clone(&socket),
+            &control.subject,
+            control.codec,
+            prompt_tokens,
+            &self.limits,
+        );
+        let id = next_request_id();
+        let submitted = decoded
+            .map_err(|error| Refusal::Invalid(error.to_string()))
+            .and_then(|request| {
+                let (request, dp_rank) = request.into_engine_request(id, &control.id);
+                self.intake.submit(Submission {
+                    request,
+                    dp_rank,
+                    sink: Arc::clone(&sink) as Arc<dyn TokenSink>,
+                })
+            });
+        if let Err(refusal) = submitted {
+            tracing::debug!(request = %control.id, %refusal, "request failed on arrival");
+            sink.failed(&match refusal {
+                Refusal::Invalid(message) => Failure::InvalidRequest(message),
+                // Both versions migrate a request that ends this way.
+                Refusal::Overloaded | Refusal::Unavailable => Failure::ShuttingDown,
+            });
+        }
+        // Handshake and prologue go out now, whenever the first token comes.
+        sink.flush();
+        let ended = stream::mind(&socket, &sink, &self.limits).await;
+        match ended {
+            Ended::Complete | Ended::Broken => {}
+            Ended::Cancelled | Ended::GivenUp => self.intake.cancel(id),
+            Ended::Stalled => {
+                metrics::counter!("ghostfleet_streams_cancelled_total", "reason" => "stalled_reader").increment(1);
+                tracing::warn!(address = %control.address, request = %control.id, "reader stalled; request cancelled");
+                self.intake.cancel(id);
+            }
+        }
+        Some(ended)
+    }
+}
+
+impl Endpoint for GenerateEndpoint {
+    fn accept(self: Arc<Self>, call: Call) -> Ack {
+        if self.counts.open.load(Ordering::Relaxed) >= self.max_open {
+            return Ack::Overloaded("worker at capacity".to_owned());
+        }
+        let open = OpenStream::new(&self.counts);
+        tokio::spawn(Arc::clone(&self).run(call, open));
+        Ack::Accepted
+    }
+}
+
+struct OpenStream(Arc<StreamCounts>);
+
+impl OpenStream {
+    fn new(counts: &Arc<StreamCounts>) -> Self {
+        counts.open.fetch_add(1, Ordering::Relaxed);
+        counts.accepted.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(counts))
+    }
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}

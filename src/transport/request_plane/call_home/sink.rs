@@ -1,0 +1,230 @@
+//! Buffer and socket of one answer.
+//!
+//! The rank's thread appends items and, once per pass, tries to write them at once: no task is woken and no byte is
+//! copied twice as long as the reader keeps up. When the socket is full the rest stays here and the stream's task
+//! takes over; a reader that falls too far behind is given up, and never holds anyone else up.
+
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+
+use super::AnswerLimits;
+use crate::transport::intake::{Failure, TokenSink};
+use crate::transport::request_plane::Codec;
+use crate::transport::request_plane::response::{self, Usage};
+use crate::types::{FinishReason, Token};
+
+/// Where an answer stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// Tokens may come.
+    Open,
+    /// The last frame has been said; `flushed` when it is on the wire.
+    Ended {
+        /// Nothing is left in the buffer.
+        flushed: bool,
+    },
+    /// The worker died: reset the connection.
+    Broken,
+    /// The reader is gone or too slow: reset the connection.
+    GivenUp,
+}
+
+#[derive(Debug)]
+struct Out {
+    buffer: Vec<u8>,
+    /// Bytes at the front of `buffer` that are on the wire already.
+    written: usize,
+    phase: Phase,
+    completion_tokens: u32,
+    cached_tokens: u32,
+}
+
+/// One answer on its way.
+#[derive(Debug)]
+pub struct SocketSink {
+    stream: Arc<TcpStream>,
+    codec: Codec,
+    prompt_tokens: u32,
+    max_pending_bytes: usize,
+    out: Mutex<Out>,
+    wake: Notify,
+}
+
+impl SocketSink {
+    /// An answer on a freshly dialled socket; handshake and prologue are buffered.
+    pub fn new(
+        stream: Arc<TcpStream>,
+        subject: &str,
+        codec: Codec,
+        prompt_tokens: u32,
+        limits: &AnswerLimits,
+    ) -> Arc<Self> {
+        let mut buffer = Vec::with_capacity(512);
+        response::write_handshake(&mut buffer, subject);
+        response::write_prologue(&mut buffer);
+        let out = Out {
+            buffer,
+            written: 0,
+            phase: Phase::Open,
+            completion_tokens: 0,
+            cached_tokens: 0,
+        };
+        let max_pending_bytes = limits.max_pending_bytes;
+        Arc::new(Self {
+            stream,
+            codec,
+            prompt_tokens,
+            max_pending_bytes,
+            out: Mutex::new(out),
+            wake: Notify::new(),
+        })
+    }
+
+    fn out(&self) -> MutexGuard<'_, Out> {
+        // A panic while the lock was held leaves at worst a half-written frame, and the stream is broken off then.
+        self.out.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Resolves when the stream's task has something to do.
+    pub(super) async fn woken(&self) {
+        self.wake.notified().await;
+    }
+
+    /// Where the answer stands.
+    pub fn phase(&self) -> Phase {
+        self.out().phase
+    }
+
+    /// Bytes that wait for the reader.
+    pub fn pending_bytes(&self) -> usize {
+        let out = self.out();
+        out.buffer.len() - out.written
+    }
+
+    /// Gives the answer up: nothing is written any more.
+    pub(super) fn give_up(&self) {
+        self.set_phase(Phase::GivenUp);
+    }
+
+    fn set_phase(&self, phase: Phase) {
+        let mut out = self.out();
+        out.phase = phase;
+        out.buffer = Vec::new();
+        out.written = 0;
+    }
+
+    /// Writes what the socket takes right now. Returns whether anything went out.
+    ///
+    /// # Errors
+    /// The socket's, when the peer is gone.
+    pub(super) fn drain(&self) -> io::Result<bool> {
+        self.drain_locked(&mut self.out())
+    }
+
+    fn drain_locked(&self, out: &mut Out) -> io::Result<bool> {
+        let mut progress = false;
+        while out.written < out.buffer.len() {
+            match self.stream.try_write(&out.buffer[out.written..]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(bytes) => {
+                    out.written += bytes;
+                    progress = true;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(progress),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        out.buffer.clear();
+        out.written = 0;
+        if out.phase == (Phase::Ended { flushed: false }) {
+            out.phase = Phase::Ended { flushed: true };
+        }
+        Ok(progress)
+    }
+
+    fn usage(&self, out: &Out) -> Usage {
+        Usage {
+            prompt_tokens: self.prompt_tokens,
+            completion_tokens: out.completion_tokens,
+            cached_tokens: out.cached_tokens,
+        }
+    }
+
+    fn end(&self, out: &mut Out) {
+        response::write_end(&mut out.buffer, self.codec);
+        out.phase = Phase::Ended { flushed: false };
+    }
+}
+
+impl TokenSink for SocketSink {
+    fn admitted(&self, cached_tokens: u32) {
+        self.out().cached_tokens = cached_tokens;
+    }
+
+    fn token(&self, token: Token, finish: Option<FinishReason>) {
+        let mut out = self.out();
+        if out.phase != Phase::Open {
+            return;
+        }
+        out.completion_tokens += 1;
+        let usage = finish.map(|_| self.usage(&out));
+        response::write_token(&mut out.buffer, self.codec, token, finish, usage);
+        if finish.is_some() {
+            self.end(&mut out);
+        }
+    }
+
+    fn finished(&self, finish: FinishReason) {
+        let mut out = self.out();
+        if out.phase == Phase::Open {
+            let usage = self.usage(&out);
+            response::write_finish(&mut out.buffer, self.codec, finish, usage);
+            self.end(&mut out);
+        }
+    }
+
+    fn failed(&self, failure: &Failure) {
+        let mut out = self.out();
+        if out.phase == Phase::Open {
+            response::write_failure(&mut out.buffer, self.codec, failure);
+            self.end(&mut out);
+        }
+    }
+
+    fn flush(&self) -> bool {
+        let mut out = self.out();
+        if matches!(out.phase, Phase::Broken | Phase::GivenUp) {
+            return false;
+        }
+        if self.drain_locked(&mut out).is_err() {
+            drop(out);
+            self.give_up();
+            self.wake.notify_one();
+            return false;
+        }
+        let pending = out.buffer.len() - out.written;
+        if pending > self.max_pending_bytes {
+            drop(out);
+            metrics::counter!("ghostfleet_streams_cancelled_total", "reason" => "slow_reader").increment(1);
+            self.give_up();
+            self.wake.notify_one();
+            return false;
+        }
+        if pending > 0 || matches!(out.phase, Phase::Ended { .. }) {
+            drop(out);
+            self.wake.notify_one();
+        }
+        true
+    }
+
+    fn broken(&self) {
+        if !matches!(self.phase(), Phase::Ended { flushed: true }) {
+            self.set_phase(Phase::Broken);
+        }
+        self.wake.notify_one();
+    }
+}

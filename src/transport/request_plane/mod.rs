@@ -1,0 +1,34 @@
+//! The request plane: how a router calls an endpoint of a worker and how the answer travels back.
+//!
+//! | Module | What |
+//! |---|---|
+//! | [`two_part`] | header + data frame used in both directions |
+//! | [`control`] | JSON control message in front of each request |
+//! | [`request`] | the request itself, MessagePack or JSON |
+//! | [`response`] | items of the answer |
+//! | [`call_home`] | the response socket: one TCP connection per request, dialled by the worker |
+//! | [`endpoint`] | what stands behind a path: `generate`, or a KV recovery endpoint |
+//! | [`tcp`] | the TCP listener side (frames, acks) |
+//!
+//! Source: Dynamo 1.6.1 and 1.4.2, observed on the wire.
+
+pub mod call_home;
+pub mod control;
+pub mod endpoint;
+pub mod request;
+pub mod response;
+pub mod tcp;
+pub mod two_part;
+
+use serde::{Deserialize, Serialize};
+
+/// Encoding of request and answer bodies, named by the caller in each request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Codec {
+    /// MessagePack, maps with string keys.
+    #[default]
+    Msgpack,
+    /// JSON text.
+    Json,
+}

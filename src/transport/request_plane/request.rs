@@ -1,0 +1,226 @@
+//! The request: what a frontend sends to a `generate` endpoint, decoded leniently.
+//!
+//! Unknown keys are skipped, every key but `token_ids` may be absent or null, `token_ids` is a list or (MessagePack, an
+//! opt-in of 1.6.1) one byte string of little-endian 32-bit ids. Source: Dynamo 1.6.1, golden vector G2.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, SeqAccess, Visitor};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::Codec;
+use crate::types::{DpRank, EngineRequest, HashSalt, RequestId, StopRule, Token, Tokens};
+
+/// A request that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("malformed request: {0}")]
+pub struct RequestError(String);
+
+/// Wire form. Fields that the worker does not use yet are left to serde's skipping.
+#[derive(Debug, Default, Deserialize)]
+pub struct PreprocessedRequest {
+    /// Model name the client asked for.
+    #[serde(default)]
+    pub model: Option<String>,
+    /// Prompt.
+    #[serde(deserialize_with = "token_ids")]
+    pub token_ids: Vec<Token>,
+    /// When to end.
+    #[serde(default)]
+    pub stop_conditions: Option<StopConditions>,
+    /// Ids that end a sentence for this model.
+    #[serde(default)]
+    pub eos_token_ids: Option<Vec<Token>>,
+    /// Router's choices and hints.
+    #[serde(default)]
+    pub routing: Option<Routing>,
+}
+
+/// `stop_conditions` on the wire.
+#[derive(Debug, Default, Deserialize)]
+pub struct StopConditions {
+    /// Most tokens to generate.
+    #[serde(default)]
+    pub max_tokens: Option<u32>,
+    /// Fewest tokens before eos or a stop id.
+    #[serde(default)]
+    pub min_tokens: Option<u32>,
+    /// Never stop at eos.
+    #[serde(default)]
+    pub ignore_eos: Option<bool>,
+    /// Stop ids of the client.
+    #[serde(default)]
+    pub stop_token_ids: Option<Vec<Token>>,
+    /// Stop ids that stay in the answer.
+    #[serde(default)]
+    pub stop_token_ids_visible: Option<Vec<Token>>,
+    /// Stop ids that the client never sees, the model's eos ids among them.
+    #[serde(default)]
+    pub stop_token_ids_hidden: Option<Vec<Token>>,
+}
+
+/// `routing` on the wire.
+#[derive(Debug, Default, Deserialize)]
+pub struct Routing {
+    /// Rank chosen by the router.
+    #[serde(default)]
+    pub dp_rank: Option<u32>,
+    /// LoRA adapter.
+    #[serde(default)]
+    pub lora_name: Option<String>,
+    /// Cache namespace.
+    #[serde(default)]
+    pub cache_salt: Option<String>,
+    /// Smaller is more urgent.
+    #[serde(default)]
+    pub priority: Option<i32>,
+}
+
+impl PreprocessedRequest {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// [`RequestError`] names what is wrong.
+    pub fn decode(codec: Codec, body: &[u8]) -> Result<Self, RequestError> {
+        match codec {
+            Codec::Msgpack => rmp_serde::from_slice(body).map_err(|e| RequestError(e.to_string())),
+            Codec::Json => serde_json::from_slice(body).map_err(|e| RequestError(e.to_string())),
+        }
+    }
+
+    /// The engine's view of it, and the rank that the router chose. `client_id` seeds the generated tokens, so that a
+    /// request that migrates goes on with the same stream.
+    pub fn into_engine_request(self, id: RequestId, client_id: &str) -> (EngineRequest, Option<DpRank>) {
+        let stop = self.stop_conditions.unwrap_or_default();
+        let eos = self.eos_token_ids.unwrap_or_default();
+        let mut stop_token_ids = Vec::new();
+        for list in [
+            stop.stop_token_ids,
+            stop.stop_token_ids_visible,
+            stop.stop_token_ids_hidden,
+        ] {
+            stop_token_ids.extend(list.into_iter().flatten().filter(|id| !eos.contains(id)));
+        }
+        let routing = self.routing.unwrap_or_default();
+        let salt = |text: Option<String>| text.filter(|t| !t.is_empty()).map(Arc::<str>::from);
+        let request = EngineRequest {
+            id,
+            key: xxh3_64(client_id.as_bytes()),
+            prompt: Tokens::from(self.token_ids),
+            stop: StopRule {
+                max_tokens: stop.max_tokens,
+                min_tokens: stop.min_tokens.unwrap_or(0),
+                ignore_eos: stop.ignore_eos.unwrap_or(false),
+                eos_token_ids: eos,
+                stop_token_ids,
+            },
+            planned: None,
+            priority: routing.priority.unwrap_or(0),
+            salt: HashSalt {
+                lora_name: salt(routing.lora_name),
+                cache_salt: salt(routing.cache_salt),
+            },
+        };
+        (request, routing.dp_rank.map(DpRank))
+    }
+}
+
+/// Room reserved up front for a list of ids, whatever length the sender announces.
+const MAX_RESERVE: usize = 64 * 1024;
+
+fn token_ids<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Token>, D::Error> {
+    struct Ids;
+
+    impl<'de> Visitor<'de> for Ids {
+        type Value = Vec<Token>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("token_ids as a list of ids or as bytes of little-endian 32-bit ids")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+            let mut ids = Vec::with_capacity(seq.size_hint().unwrap_or(0).min(MAX_RESERVE));
+            while let Some(id) = seq.next_element()? {
+                ids.push(id);
+            }
+            Ok(ids)
+        }
+
+        fn visit_bytes<E: serde::de::Error>(self, bytes: &[u8]) -> Result<Self::Value, E> {
+            let (ids, rest) = bytes.as_chunks::<4>();
+            if !rest.is_empty() {
+                return Err(E::invalid_length(bytes.len(), &"a multiple of 4 bytes"));
+            }
+            Ok(ids.iter().map(|id| u32::from_le_bytes(*id)).collect())
+        }
+    }
+
+    deserializer.deserialize_any(Ids)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bare_token_list_is_enough() {
+        let body =
+            rmp_serde::to_vec_named(&serde_json::json!({"token_ids": [1, 2, 3], "surprise": {"a": [1]}})).unwrap();
+        let request = PreprocessedRequest::decode(Codec::Msgpack, &body).unwrap();
+        assert_eq!(request.token_ids, [1, 2, 3]);
+        let (request, rank) = request.into_engine_request(RequestId(1), "a");
+        assert_eq!((request.stop.max_tokens, rank), (None, None));
+    }
+
+    #[test]
+    fn packed_ids_are_little_endian_words() {
+        // {"token_ids": bin(8) 1, 300}
+        let mut body = vec![0x81, 0xa9];
+        body.extend_from_slice(b"token_ids");
+        body.extend_from_slice(&[0xc4, 8, 1, 0, 0, 0, 0x2c, 1, 0, 0]);
+        assert_eq!(
+            PreprocessedRequest::decode(Codec::Msgpack, &body).unwrap().token_ids,
+            [1, 300]
+        );
+        let last = body.len() - 9;
+        body[last] = 7;
+        body.truncate(body.len() - 1);
+        assert!(PreprocessedRequest::decode(Codec::Msgpack, &body).is_err());
+    }
+
+    #[test]
+    fn eos_ids_are_kept_apart_from_stop_ids() {
+        let body = br#"{"token_ids":[1],"eos_token_ids":[2],"routing":{"dp_rank":1,"priority":3,"cache_salt":"t"},
+            "stop_conditions":{"max_tokens":5,"min_tokens":null,"stop_token_ids_hidden":[2],"stop_token_ids":[9]}}"#;
+        let request = PreprocessedRequest::decode(Codec::Json, body).unwrap();
+        let (request, rank) = request.into_engine_request(RequestId(1), "a");
+        assert_eq!(
+            (request.stop.eos_token_ids, request.stop.stop_token_ids),
+            (vec![2], vec![9])
+        );
+        assert_eq!((rank, request.priority), (Some(DpRank(1)), 3));
+        assert_eq!(request.salt.cache_salt.as_deref(), Some("t"));
+    }
+
+    #[test]
+    fn the_token_stream_depends_on_the_client_id() {
+        let key = |id: &str| {
+            PreprocessedRequest::default()
+                .into_engine_request(RequestId(1), id)
+                .0
+                .key
+        };
+        assert_eq!(key("a"), key("a"));
+        assert_ne!(key("a"), key("b"));
+    }
+
+    #[test]
+    fn a_huge_announced_list_reserves_little_and_fails() {
+        let mut body = vec![0x81, 0xa9];
+        body.extend_from_slice(b"token_ids");
+        body.extend_from_slice(&[0xdd, 0xff, 0xff, 0xff, 0xff, 1]);
+        assert!(PreprocessedRequest::decode(Codec::Msgpack, &body).is_err());
+    }
+}

@@ -1,0 +1,4 @@
+//! TCP request plane: frames and acks on the connections that frontends open.
+
+pub mod frame;
+pub mod server;

@@ -1,0 +1,307 @@
+//! Listener and connections of the TCP request plane.
+//!
+//! Each connection is one task: it reads pipelined request frames, finds the endpoint by path, lets it take or refuse
+//! the call, and writes the acks in request order. Nothing here waits for an engine. A peer is bounded in every way:
+//! frame size, time to finish a frame it has begun, time to take its acks, number of connections.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+
+use super::frame::{self, Ack, RequestFrame};
+use crate::transport::request_plane::endpoint::{Call, EndpointTable};
+use crate::transport::request_plane::{control, two_part};
+
+/// Bounds of one listener.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Longest request frame, bytes.
+    pub max_frame_bytes: usize,
+    /// Most open request connections; further ones are closed at once.
+    pub max_connections: u32,
+    /// A frame that has begun must be complete within this time, and acks must be taken within it.
+    pub peer_patience: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_frame_bytes: frame::DEFAULT_MAX_FRAME_BYTES,
+            max_connections: 16_384,
+            peer_patience: Duration::from_secs(30),
+        }
+    }
+}
+
+/// How a listener and its connections end.
+#[derive(Debug, Clone, Default)]
+pub struct Shutdown {
+    /// No further connections are accepted; open ones live on.
+    pub stop_accepting: CancellationToken,
+    /// Open connections are reset (RST), as a dead process would leave them.
+    pub reset: CancellationToken,
+}
+
+/// A running listener.
+#[derive(Debug)]
+pub struct TcpServer {
+    address: SocketAddr,
+    shutdown: Shutdown,
+}
+
+/// A listener that cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "cannot listen on {address}: {source}; choose another port with DYN_TCP_RPC_PORT (0: any free one) or host with DYN_TCP_RPC_HOST"
+)]
+pub struct BindError {
+    /// Wanted address.
+    pub address: SocketAddr,
+    /// Why not.
+    pub source: io::Error,
+}
+
+impl TcpServer {
+    /// Binds `host:port` (port 0: any) and serves `endpoints` on the current runtime until shut down.
+    ///
+    /// # Errors
+    /// [`BindError`] names the address.
+    pub fn bind(host: IpAddr, port: u16, endpoints: EndpointTable, limits: Limits) -> Result<Self, BindError> {
+        let wanted = SocketAddr::new(host, port);
+        let listener = listen(wanted).map_err(|source| BindError {
+            address: wanted,
+            source,
+        })?;
+        let address = listener.local_addr().map_err(|source| BindError {
+            address: wanted,
+            source,
+        })?;
+        let shutdown = Shutdown::default();
+        tokio::spawn(accept(listener, endpoints, limits, shutdown.clone()));
+        Ok(Self { address, shutdown })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The handles to end it.
+    pub fn shutdown(&self) -> &Shutdown {
+        &self.shutdown
+    }
+}
+
+impl Drop for TcpServer {
+    fn drop(&mut self) {
+        self.shutdown.stop_accepting.cancel();
+    }
+}
+
+/// A burst of frontends may connect at once: the standard backlog of 128 would drop some of them.
+const BACKLOG: i32 = 4096;
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    TcpListener::from_std(socket.into())
+}
+
+async fn accept(listener: TcpListener, endpoints: EndpointTable, limits: Limits, shutdown: Shutdown) {
+    let open = Arc::new(AtomicU32::new(0));
+    loop {
+        let accepted = tokio::select! {
+            () = shutdown.stop_accepting.cancelled() => return,
+            () = shutdown.reset.cancelled() => return,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, peer)) => {
+                if open.load(Ordering::Relaxed) >= limits.max_connections {
+                    metrics::counter!("ghostfleet_request_connections_refused_total").increment(1);
+                    tracing::warn!(%peer, limit = limits.max_connections, "too many request connections; closed this one");
+                    continue;
+                }
+                let guard = OpenGuard::new(&open);
+                let connection = Connection {
+                    peer,
+                    endpoints: endpoints.clone(),
+                    limits,
+                };
+                let reset = shutdown.reset.clone();
+                tokio::spawn(async move {
+                    connection.run(stream, reset).await;
+                    drop(guard);
+                });
+            }
+            Err(error) => {
+                // Out of descriptors, mostly: the backlog keeps the peer waiting while others finish.
+                tracing::warn!(%error, "cannot accept a request connection");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+}
+
+struct OpenGuard(Arc<AtomicU32>);
+
+impl OpenGuard {
+    fn new(open: &Arc<AtomicU32>) -> Self {
+        open.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(open))
+    }
+}
+
+impl Drop for OpenGuard {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+struct Connection {
+    peer: SocketAddr,
+    endpoints: EndpointTable,
+    limits: Limits,
+}
+
+/// Why a connection ends.
+#[derive(Debug, thiserror::Error)]
+enum Ended {
+    #[error("closed by the frontend")]
+    Eof,
+    #[error("closed by the frontend in the middle of a frame")]
+    Truncated,
+    #[error("{0}")]
+    Oversized(#[from] frame::Oversized),
+    #[error("a request frame was not completed within {0:?}")]
+    SlowFrame(Duration),
+    #[error("acks were not read within {0:?}")]
+    SlowAcks(Duration),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl Connection {
+    async fn run(self, mut stream: TcpStream, reset: CancellationToken) {
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(peer = %self.peer, %error, "request connection");
+        }
+        let ended = tokio::select! {
+            () = reset.cancelled() => {
+                // Linger 0 makes the close below a reset.
+                if let Err(error) = SockRef::from(&stream).set_linger(Some(Duration::ZERO)) {
+                    tracing::debug!(peer = %self.peer, %error, "cannot reset a request connection");
+                }
+                return;
+            }
+            ended = self.serve(&mut stream) => ended,
+        };
+        match ended {
+            Ended::Eof => tracing::debug!(peer = %self.peer, "request connection closed"),
+            Ended::Io(error) => tracing::debug!(peer = %self.peer, %error, "request connection lost"),
+            Ended::Truncated | Ended::Oversized(_) | Ended::SlowFrame(_) | Ended::SlowAcks(_) => {
+                metrics::counter!("ghostfleet_request_connections_dropped_total").increment(1);
+                tracing::warn!(peer = %self.peer, reason = %ended, "dropped a request connection");
+            }
+        }
+    }
+
+    async fn serve(&self, stream: &mut TcpStream) -> Ended {
+        // Starts small: a frontend keeps up to a hundred connections open, most of them idle.
+        let mut buffer = BytesMut::with_capacity(4096);
+        let mut acks = Vec::new();
+        loop {
+            let oversized = loop {
+                match frame::decode(&mut buffer, self.limits.max_frame_bytes) {
+                    Ok(Some(frame)) => self.dispatch(&frame).write(&mut acks),
+                    Ok(None) => break None,
+                    Err(oversized) => {
+                        Ack::Unavailable(oversized.to_string()).write(&mut acks);
+                        break Some(oversized);
+                    }
+                }
+            };
+            if !acks.is_empty() {
+                match tokio::time::timeout(self.limits.peer_patience, stream.write_all(&acks)).await {
+                    Ok(Ok(())) => acks.clear(),
+                    Ok(Err(error)) => return error.into(),
+                    Err(_) => return Ended::SlowAcks(self.limits.peer_patience),
+                }
+            }
+            if let Some(oversized) = oversized {
+                return oversized.into();
+            }
+            let read = if buffer.is_empty() {
+                // Between frames a connection may idle for ever; a large buffer is not kept for that.
+                if buffer.capacity() > 64 * 1024 {
+                    buffer = BytesMut::with_capacity(4096);
+                }
+                stream.read_buf(&mut buffer).await
+            } else {
+                match tokio::time::timeout(self.limits.peer_patience, self.read_more(stream, &mut buffer)).await {
+                    Ok(read) => read,
+                    Err(_) => return Ended::SlowFrame(self.limits.peer_patience),
+                }
+            };
+            match read {
+                Ok(0) if buffer.is_empty() => return Ended::Eof,
+                Ok(0) => return Ended::Truncated,
+                Ok(_) => {}
+                Err(error) => return error.into(),
+            }
+        }
+    }
+
+    /// Reads until the frame at the front of the buffer is complete, so that the time limit is one for the whole frame.
+    async fn read_more(&self, stream: &mut TcpStream, buffer: &mut BytesMut) -> io::Result<usize> {
+        let before = buffer.len();
+        loop {
+            if stream.read_buf(buffer).await? == 0 {
+                return Ok(0);
+            }
+            if frame::is_complete(buffer, self.limits.max_frame_bytes) {
+                return Ok(buffer.len() - before);
+            }
+        }
+    }
+
+    fn dispatch(&self, frame: &RequestFrame) -> Ack {
+        let ack = self.accept(frame);
+        match &ack {
+            Ack::Accepted => {}
+            Ack::Overloaded(why) | Ack::Unavailable(why) => {
+                metrics::counter!("ghostfleet_requests_refused_total").increment(1);
+                tracing::debug!(peer = %self.peer, %why, "refused a request");
+            }
+        }
+        ack
+    }
+
+    fn accept(&self, frame: &RequestFrame) -> Ack {
+        let Some(endpoint) = self.endpoints.get(&frame.path) else {
+            return Ack::Unavailable(format!("unknown endpoint {}", String::from_utf8_lossy(&frame.path)));
+        };
+        let (header_len, control) = match two_part::split(&frame.payload) {
+            Ok((header, _)) => (header.len(), control::decode(header)),
+            Err(error) => return Ack::Unavailable(error.to_string()),
+        };
+        match control {
+            Ok(control) => endpoint.accept(Call {
+                control,
+                body: frame.payload.slice(two_part::PREFIX_BYTES + header_len..),
+            }),
+            Err(error) => Ack::Unavailable(error.to_string()),
+        }
+    }
+}
