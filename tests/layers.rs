@@ -26,7 +26,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("admin", &["actors", "drill", "types"]),
-    ("config", &["drill", "engine", "model", "router", "types"]),
+    ("config", &["drill", "engine", "model", "router", "transport", "types"]),
     (
         "actors",
         &["block_hash", "drill", "engine", "model", "router", "transport", "types"],
