@@ -3,5 +3,6 @@
 //! `ARCHITECTURE.md` has the map; in short, decisions are made in pure code ([`engine`]) and acted out by actors.
 
 pub mod engine;
+pub mod model;
 pub mod transport;
 pub mod types;
