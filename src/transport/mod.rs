@@ -1,4 +1,5 @@
 //! Bytes and sockets: request planes, event planes, discovery. Knows nothing of engines or actors.
 
+pub mod event_plane;
 pub mod intake;
 pub mod request_plane;

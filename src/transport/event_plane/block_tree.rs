@@ -1,0 +1,132 @@
+//! The blocks that one rank has announced and not withdrawn, as a router should believe them.
+
+use std::collections::hash_map::Entry;
+
+use rustc_hash::{FxBuildHasher, FxHashMap};
+
+use super::kv_event::{MAX_MERGED_BLOCKS, encode_stored};
+use super::msgpack::put_array_len;
+use crate::types::{DpRank, InstanceId, LocalHash, SequenceHash, StoredBlock};
+
+/// The hasher is fixed, so that equal histories dump equal bytes.
+type ByHash<V> = FxHashMap<SequenceHash, V>;
+
+/// Three words, so that a full rank of 16,384 blocks takes about 1 MiB.
+struct Node {
+    parent: SequenceHash,
+    tokens_hash: LocalHash,
+    stores: u32,
+    is_root: bool,
+}
+
+/// Announced blocks with their parents and the number of times each was stored. An empty tree owns no memory.
+#[derive(Default)]
+pub(super) struct BlockTree {
+    nodes: ByHash<Node>,
+}
+
+impl BlockTree {
+    pub(super) fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Counts one more store of a block. The first parent stays: a block's identity covers all before it.
+    pub(super) fn store(&mut self, parent: Option<SequenceHash>, block: StoredBlock) {
+        match self.nodes.entry(block.block_hash) {
+            Entry::Occupied(mut node) => {
+                let node = node.get_mut();
+                node.stores = node.stores.saturating_add(1);
+            }
+            Entry::Vacant(slot) => {
+                slot.insert(Node {
+                    parent: parent.unwrap_or(SequenceHash(0)),
+                    tokens_hash: block.tokens_hash,
+                    stores: 1,
+                    is_root: parent.is_none(),
+                });
+            }
+        }
+    }
+
+    /// Counts one store of a block less; whether none is left, so that routers have to hear of it. Also true for a
+    /// block that was never stored: hiding such a removal would hide a fault.
+    pub(super) fn remove(&mut self, hash: SequenceHash) -> bool {
+        match self.nodes.entry(hash) {
+            Entry::Occupied(mut node) if node.get().stores > 1 => {
+                node.get_mut().stores -= 1;
+                false
+            }
+            Entry::Occupied(node) => {
+                node.remove();
+                true
+            }
+            Entry::Vacant(_) => true,
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.nodes = ByHash::default();
+    }
+
+    /// Encoded array of `stored` events that rebuild the tree, parents before children, ids from 0, in linear time.
+    /// Blocks whose chain to a root is broken are left out: a router cannot place them.
+    pub(super) fn dump(&self, worker: InstanceId, rank: DpRank) -> Vec<u8> {
+        // Seen and on its chain: true once it is in the dump, false while it waits or when it hangs in the air.
+        let mut placed: ByHash<bool> = ByHash::with_capacity_and_hasher(self.nodes.len(), FxBuildHasher);
+        let mut chain: Vec<StoredBlock> = Vec::new();
+        let mut body = Vec::new();
+        let mut events = 0_usize;
+        for &leaf in self.nodes.keys() {
+            if !self.climb(leaf, &mut placed, &mut chain) {
+                continue;
+            }
+            chain.reverse();
+            let mut parent = chain.first().and_then(|top| self.parent(top.block_hash));
+            for block in &chain {
+                placed.insert(block.block_hash, true);
+            }
+            for blocks in chain.chunks(MAX_MERGED_BLOCKS) {
+                encode_stored(&mut body, worker, rank, events as u64, parent, blocks);
+                parent = blocks.last().map(|block| block.block_hash);
+                events += 1;
+            }
+        }
+        let mut out = Vec::with_capacity(body.len() + 5);
+        put_array_len(&mut out, events);
+        out.extend_from_slice(&body);
+        out
+    }
+
+    /// Collects into `chain` the blocks from `leaf` upwards that are not in the dump yet; false when there are none or
+    /// when they do not reach a root.
+    fn climb(&self, leaf: SequenceHash, placed: &mut ByHash<bool>, chain: &mut Vec<StoredBlock>) -> bool {
+        chain.clear();
+        let mut hash = leaf;
+        loop {
+            match placed.get(&hash) {
+                Some(true) => return !chain.is_empty(),
+                Some(false) => return false,
+                None => {}
+            }
+            let Some(node) = self.nodes.get(&hash) else {
+                return false;
+            };
+            placed.insert(hash, false);
+            chain.push(StoredBlock {
+                block_hash: hash,
+                tokens_hash: node.tokens_hash,
+            });
+            if node.is_root {
+                return true;
+            }
+            hash = node.parent;
+        }
+    }
+
+    fn parent(&self, hash: SequenceHash) -> Option<SequenceHash> {
+        self.nodes
+            .get(&hash)
+            .filter(|node| !node.is_root)
+            .map(|node| node.parent)
+    }
+}

@@ -1,0 +1,155 @@
+//! The task of one accepted connection: reads to a session, writes from a queue.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tracing::debug;
+
+use super::publisher::{Member, Shared};
+use super::session::{Heard, Session, Violation};
+use super::subscriber::{Subscriber, Wrote};
+use super::wire;
+
+/// Why a connection ended before the publisher did.
+#[derive(Debug, thiserror::Error)]
+enum Ended {
+    #[error("peer left")]
+    Left,
+    #[error(transparent)]
+    Socket(#[from] io::Error),
+    #[error(transparent)]
+    Violation(#[from] Violation),
+    #[error("no handshake within {0:?}")]
+    Slow(Duration),
+}
+
+/// Runs until the peer leaves, breaks the protocol or the publisher ends.
+pub(super) async fn serve(stream: TcpStream, shared: Arc<Shared>) {
+    let ended = talk(&stream, &shared).await;
+    if shared.is_crashed() {
+        // Closing sends a reset, as the end of a killed process with unread data does.
+        let _ = SockRef::from(&stream).set_linger(Some(Duration::ZERO));
+        return;
+    }
+    if let Err(ended) = ended {
+        match ended {
+            Ended::Violation(_) => shared.count_malformed(),
+            Ended::Slow(_) => shared.count_slow_handshake(),
+            Ended::Left | Ended::Socket(_) => {}
+        }
+        debug!(peer = ?stream.peer_addr().ok(), reason = %ended, "event subscriber gone");
+    }
+}
+
+async fn talk(stream: &TcpStream, shared: &Shared) -> Result<(), Ended> {
+    prepare(stream)?;
+    let subscriber = Arc::new(Subscriber::new());
+    let mut connection = Connection {
+        stream,
+        shared,
+        session: Session::new(&shared.limits),
+        member: Member::new(shared, Arc::clone(&subscriber)),
+        subscriber: &subscriber,
+        ready: false,
+    };
+    subscriber.push_handshake(wire::greeting());
+    let patience = shared.limits.handshake_timeout;
+    timeout(patience, connection.run(true))
+        .await
+        .map_err(|_| Ended::Slow(patience))??;
+    connection.run(false).await?;
+    if shared.is_crashed() {
+        return Ok(());
+    }
+    // What is queued still goes out, as far as the peer takes it in time.
+    timeout(shared.limits.linger, connection.flush())
+        .await
+        .unwrap_or(Ok(()))
+}
+
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    // A peer whose machine is gone would hold its queue for ever.
+    SockRef::from(stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(Duration::from_secs(60)))
+}
+
+struct Connection<'a> {
+    stream: &'a TcpStream,
+    shared: &'a Shared,
+    session: Session,
+    member: Member<'a>,
+    subscriber: &'a Subscriber,
+    ready: bool,
+}
+
+impl Connection<'_> {
+    /// Reads and writes until the publisher ends or, in the handshake, until the peer is ready.
+    async fn run(&mut self, handshake: bool) -> Result<(), Ended> {
+        while !(handshake && self.ready) {
+            let wrote = self.write()?;
+            let interest = match wrote {
+                Wrote::All => Interest::READABLE,
+                Wrote::Blocked | Wrote::Some => Interest::READABLE.add(Interest::WRITABLE),
+            };
+            tokio::select! {
+                () = self.shared.ended() => return Ok(()),
+                ready = self.stream.ready(interest) => {
+                    if ready?.is_readable() {
+                        self.read()?;
+                    }
+                }
+                () = self.subscriber.wake.notified(), if wrote == Wrote::All => {}
+            }
+        }
+        Ok(())
+    }
+
+    async fn flush(&mut self) -> Result<(), Ended> {
+        while self.write()? != Wrote::All {
+            self.stream.writable().await?;
+        }
+        Ok(())
+    }
+
+    fn write(&self) -> io::Result<Wrote> {
+        self.subscriber.write(|pieces| self.stream.try_write_vectored(pieces))
+    }
+
+    fn read(&mut self) -> Result<(), Ended> {
+        let mut bytes = [0; 1024];
+        let read = match self.stream.try_read(&mut bytes) {
+            Ok(0) => return Err(Ended::Left),
+            Ok(read) => read,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        let (limits, subscriber, member) = (&self.shared.limits, self.subscriber, &mut self.member);
+        let (mut ready, mut crowded) = (self.ready, false);
+        self.session.receive(&bytes[..read], |heard| match heard {
+            Heard::Greeting => subscriber.push_handshake(wire::ready()),
+            Heard::Ready => {
+                member.join();
+                ready = true;
+            }
+            Heard::Subscribe(topic) => match subscriber.subscribe(topic, limits) {
+                Some(_) => member.topics_changed(),
+                None => crowded = true,
+            },
+            Heard::Cancel(topic) => {
+                subscriber.cancel(&topic);
+                member.topics_changed();
+            }
+            Heard::Ping(context) => subscriber.pong(wire::pong(&context)),
+        })?;
+        self.ready = ready;
+        if crowded {
+            return Err(Violation::Subscriptions(limits.subscriptions).into());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,255 @@
+//! What a publisher knows of one peer: its subscriptions and the bytes on their way to it.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bytes::{Buf, Bytes};
+use tokio::sync::Notify;
+
+use super::Limits;
+
+/// Most messages of one write; the kernel takes 1,024 pieces at most.
+const WRITE_PIECES: usize = 128;
+
+/// One peer. Locks are held for moments only: never over a write, never two at a time.
+pub(super) struct Subscriber {
+    topics: Mutex<Vec<(Box<[u8]>, u32)>>,
+    queue: Mutex<Queue>,
+    /// Tells the connection that the queue is no longer empty.
+    pub(super) wake: Notify,
+}
+
+#[derive(Default)]
+struct Queue {
+    /// Whole messages; the first may be written in part.
+    messages: VecDeque<Bytes>,
+    bytes: usize,
+    /// Pieces at the front that nothing may overtake: our side of the handshake, a message written in part.
+    fixed: usize,
+    /// Goes out before the next whole message. One is enough: a peer that pings again has not read the first.
+    pong: Option<Bytes>,
+}
+
+/// How far a write came.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Wrote {
+    /// The queue is empty.
+    All,
+    /// The peer has to read first.
+    Blocked,
+    /// There is more, but others want their turn.
+    Some,
+}
+
+/// Most writes in a row for one peer.
+const WRITES: usize = 16;
+
+impl Subscriber {
+    pub(super) fn new() -> Self {
+        Self {
+            topics: Mutex::default(),
+            queue: Mutex::default(),
+            wake: Notify::new(),
+        }
+    }
+
+    /// Adds a subscription. `None`: there are too many; else whether it is the first.
+    pub(super) fn subscribe(&self, topic: Vec<u8>, limits: &Limits) -> Option<bool> {
+        let mut topics = lock(&self.topics);
+        let first = topics.is_empty();
+        if let Some((_, times)) = topics.iter_mut().find(|(known, _)| **known == *topic) {
+            *times = times.saturating_add(1);
+        } else if topics.len() < limits.subscriptions {
+            topics.push((topic.into_boxed_slice(), 1));
+        } else {
+            return None;
+        }
+        Some(first)
+    }
+
+    /// Takes a subscription back; whether it was the last. Unknown ones are ignored.
+    pub(super) fn cancel(&self, topic: &[u8]) -> bool {
+        let mut topics = lock(&self.topics);
+        let Some(index) = topics.iter().position(|(known, _)| **known == *topic) else {
+            return false;
+        };
+        topics[index].1 -= 1;
+        if topics[index].1 == 0 {
+            topics.swap_remove(index);
+        }
+        topics.is_empty()
+    }
+
+    pub(super) fn has_topics(&self) -> bool {
+        !lock(&self.topics).is_empty()
+    }
+
+    pub(super) fn wants(&self, topic: &[u8]) -> bool {
+        lock(&self.topics).iter().any(|(prefix, _)| topic.starts_with(prefix))
+    }
+
+    /// Queues a message; false when the queue is full.
+    pub(super) fn push(&self, message: Bytes, limits: &Limits) -> bool {
+        let mut queue = lock(&self.queue);
+        if queue.messages.len() >= limits.queue_messages || queue.bytes + message.len() > limits.queue_bytes {
+            return false;
+        }
+        queue.bytes += message.len();
+        queue.messages.push_back(message);
+        drop(queue);
+        self.wake.notify_one();
+        true
+    }
+
+    /// Queues a part of the handshake; comes before any message.
+    pub(super) fn push_handshake(&self, piece: Bytes) {
+        let mut queue = lock(&self.queue);
+        queue.bytes += piece.len();
+        queue.fixed += 1;
+        queue.messages.push_back(piece);
+    }
+
+    /// Queues a PONG ahead of the messages.
+    pub(super) fn pong(&self, pong: Bytes) {
+        lock(&self.queue).pong = Some(pong);
+    }
+
+    /// Writes what is queued with as few calls as possible.
+    pub(super) fn write(&self, mut write: impl FnMut(&[IoSlice<'_>]) -> io::Result<usize>) -> io::Result<Wrote> {
+        for _ in 0..WRITES {
+            let pieces = self.next_pieces();
+            if pieces.is_empty() {
+                return Ok(Wrote::All);
+            }
+            let slices: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+            match write(&slices) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => self.advance(written),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Wrote::Blocked),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Wrote::Some)
+    }
+
+    fn next_pieces(&self) -> Vec<Bytes> {
+        let mut queue = lock(&self.queue);
+        if let Some(pong) = queue.pong.take() {
+            let fixed = queue.fixed;
+            queue.bytes += pong.len();
+            queue.messages.insert(fixed, pong);
+        }
+        queue.messages.iter().take(WRITE_PIECES).cloned().collect()
+    }
+
+    fn advance(&self, mut written: usize) {
+        let mut queue = lock(&self.queue);
+        queue.bytes -= written;
+        while written > 0 {
+            let Some(front) = queue.messages.front_mut() else {
+                return;
+            };
+            if written < front.len() {
+                front.advance(written);
+                queue.fixed = queue.fixed.max(1);
+                return;
+            }
+            written -= front.len();
+            queue.fixed = queue.fixed.saturating_sub(1);
+            queue.messages.pop_front();
+        }
+        if queue.messages.is_empty() {
+            // A burst is over: a queue of 100,000 slots is 3 MiB that the next thousand subscribers may need.
+            queue.messages.shrink_to(WRITE_PIECES);
+        }
+    }
+}
+
+/// A panic elsewhere leaves these plain collections whole.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits() -> Limits {
+        Limits {
+            queue_bytes: 10,
+            queue_messages: 3,
+            subscriptions: 2,
+            ..Limits::default()
+        }
+    }
+
+    fn push(subscriber: &Subscriber, text: &'static str) -> bool {
+        subscriber.push(Bytes::from_static(text.as_bytes()), &limits())
+    }
+
+    /// Writes everything, at most `step` bytes a call.
+    fn drain(subscriber: &Subscriber, step: usize) -> String {
+        let mut out = Vec::new();
+        while subscriber
+            .write(|slices| {
+                let all: Vec<u8> = slices.iter().flat_map(|slice| slice.to_vec()).collect();
+                let taken = all.len().min(step);
+                out.extend_from_slice(&all[..taken]);
+                Ok(taken)
+            })
+            .expect("writes")
+            == Wrote::Some
+        {}
+        String::from_utf8(out).expect("text")
+    }
+
+    #[test]
+    fn a_full_queue_drops_the_newest_message() {
+        let subscriber = Subscriber::new();
+        assert!(push(&subscriber, "aaaa"));
+        assert!(push(&subscriber, "bbbb"));
+        assert!(!push(&subscriber, "ccc"), "11 bytes");
+        assert!(push(&subscriber, "d"));
+        assert!(!push(&subscriber, "e"), "4 messages");
+        assert_eq!(drain(&subscriber, 3), "aaaabbbbd");
+        assert!(push(&subscriber, "ffffffffff"), "room again");
+    }
+
+    #[test]
+    fn a_pong_overtakes_messages_but_does_not_cut_one_in_two() {
+        let subscriber = Subscriber::new();
+        push(&subscriber, "aaaa");
+        push(&subscriber, "bbbb");
+        let mut calls = 0;
+        let wrote = subscriber.write(|_| {
+            calls += 1;
+            if calls == 1 {
+                Ok(2)
+            } else {
+                Err(io::ErrorKind::WouldBlock.into())
+            }
+        });
+        assert_eq!(wrote.expect("no error"), Wrote::Blocked);
+        subscriber.pong(Bytes::from_static(b"PP"));
+        subscriber.pong(Bytes::from_static(b"Q"));
+        assert_eq!(drain(&subscriber, 2), "aaQbbbb");
+    }
+
+    #[test]
+    fn subscriptions_are_counted_prefixes() {
+        let subscriber = Subscriber::new();
+        assert!(!subscriber.wants(b"kv-events"));
+        assert_eq!(subscriber.subscribe(b"kv-".to_vec(), &limits()), Some(true));
+        assert_eq!(subscriber.subscribe(b"kv-".to_vec(), &limits()), Some(false));
+        assert_eq!(subscriber.subscribe(b"x".to_vec(), &limits()), Some(false));
+        assert_eq!(subscriber.subscribe(b"y".to_vec(), &limits()), None, "third topic");
+        assert!(subscriber.wants(b"kv-events") && !subscriber.wants(b"kv_metrics"));
+        assert!(!subscriber.cancel(b"kv-"), "one of two");
+        assert!(!subscriber.cancel(b"never"));
+        assert!(subscriber.wants(b"kv-events"));
+        assert!(!subscriber.cancel(b"x") && subscriber.cancel(b"kv-"), "the last one");
+        assert!(!subscriber.has_topics());
+    }
+}
