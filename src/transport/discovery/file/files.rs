@@ -1,0 +1,345 @@
+//! The files of a file store: names, atomic writes, touching, expiry. Blocking and single-threaded.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
+
+use crate::transport::discovery::name::{percent_decode, percent_encode};
+use crate::transport::discovery::record::{EVENT_CHANNELS, EVENT_SOURCES, INSTANCES, MODELS};
+use crate::transport::discovery::{DiscoveryError, Record};
+
+/// Names that start so are files in the making: not records, not expired, not deleted.
+const TEMPORARY: &str = ".tmp_";
+
+/// Longest file name of common Linux file systems, in bytes.
+const MAX_NAME_BYTES: usize = 255;
+
+/// Most bytes read of one record; what is longer is not a record of ours or Dynamo's.
+const MAX_RECORD_BYTES: u64 = 4 << 20;
+
+/// The directories that hold records.
+const BUCKETS: [&str; 4] = [INSTANCES, MODELS, EVENT_CHANNELS, EVENT_SOURCES];
+
+/// A lease exists while its token does.
+#[derive(Debug)]
+pub(super) struct LeaseToken(u64);
+
+/// Where a record lives, relative to the root.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    /// Index into [`BUCKETS`].
+    bucket: usize,
+    name: Arc<str>,
+}
+
+#[derive(Debug)]
+struct Held {
+    token: Weak<LeaseToken>,
+    places: BTreeSet<Place>,
+}
+
+/// A directory of records, and which lease holds which of its files.
+#[derive(Debug)]
+pub(super) struct Files {
+    /// One per bucket.
+    directories: [PathBuf; BUCKETS.len()],
+    ttl: Duration,
+    next_lease: u64,
+    leases: BTreeMap<u64, Held>,
+    holders: BTreeMap<Place, u64>,
+}
+
+impl Files {
+    /// Makes the directories and proves that they can be written.
+    pub(super) fn open(root: &Path, ttl: Duration) -> Result<Self, DiscoveryError> {
+        let files = Self {
+            directories: BUCKETS.map(|bucket| root.join(bucket)),
+            ttl,
+            next_lease: 0,
+            leases: BTreeMap::new(),
+            holders: BTreeMap::new(),
+        };
+        for (bucket, directory) in files.directories.iter().enumerate() {
+            fs::create_dir_all(directory).map_err(failed("make the discovery directory", directory))?;
+            let probe = files.write_temporary(bucket, b"")?;
+            fs::remove_file(&probe).map_err(failed("remove", &probe))?;
+        }
+        Ok(files)
+    }
+
+    /// Starts a lease without files.
+    pub(super) fn grant(&mut self) -> Arc<LeaseToken> {
+        let token = Arc::new(LeaseToken(self.next_lease));
+        self.next_lease += 1;
+        self.leases.insert(
+            token.0,
+            Held {
+                token: Arc::downgrade(&token),
+                places: BTreeSet::new(),
+            },
+        );
+        token
+    }
+
+    /// Writes records one after the other; each appears whole or not at all.
+    pub(super) fn publish(&mut self, token: &LeaseToken, records: &[Record]) -> Result<(), DiscoveryError> {
+        for record in records {
+            let place = place(&record.key)?;
+            if !self.leases.contains_key(&token.0) {
+                return Err(DiscoveryError::LeaseGone);
+            }
+            self.write(&place, &record.value)?;
+            self.release(&place);
+            self.holders.insert(place.clone(), token.0);
+            if let Some(held) = self.leases.get_mut(&token.0) {
+                held.places.insert(place);
+            }
+        }
+        Ok(())
+    }
+
+    /// Marks the files of a lease as changed now. `false`: one of them is gone, and with it the lease; the others are
+    /// removed then.
+    pub(super) fn touch(&mut self, token: &LeaseToken) -> Result<bool, DiscoveryError> {
+        let Some(held) = self.leases.get(&token.0) else {
+            return Ok(false);
+        };
+        for place in &held.places {
+            let path = self.path(place);
+            // One call without opening the file, so that its watchers wake up once and not three times.
+            match rustix::fs::utimensat(CWD, &path, &MODIFIED_NOW, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(()) => {}
+                Err(rustix::io::Errno::NOENT) => {
+                    self.revoke(token)?;
+                    return Ok(false);
+                }
+                Err(errno) => return Err(failed("touch", &path)(errno.into())),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Removes files by key, whoever holds them.
+    pub(super) fn withdraw(&mut self, keys: &[String]) -> Result<(), DiscoveryError> {
+        for key in keys {
+            let place = place(key)?;
+            self.remove(&place)?;
+            self.release(&place);
+        }
+        Ok(())
+    }
+
+    /// Ends a lease and removes its files. A file that cannot be removed does not keep the others.
+    pub(super) fn revoke(&mut self, token: &LeaseToken) -> Result<(), DiscoveryError> {
+        let Some(held) = self.leases.remove(&token.0) else {
+            return Ok(());
+        };
+        let mut outcome = Ok(());
+        for place in &held.places {
+            self.holders.remove(place);
+            outcome = outcome.and(self.remove(place).map(drop));
+        }
+        outcome
+    }
+
+    /// Deletes record files that nobody has touched for the TTL, and forgets leases that were dropped. Returns how many
+    /// files it deleted.
+    pub(super) fn reap(&mut self, now: SystemTime) -> Result<usize, DiscoveryError> {
+        self.forget_dropped();
+        let mut reaped = 0;
+        for bucket in 0..BUCKETS.len() {
+            for (name, metadata) in self.record_files(bucket)? {
+                if expired(&metadata, now, self.ttl) && self.remove(&Place { bucket, name })? {
+                    reaped += 1;
+                }
+            }
+        }
+        Ok(reaped)
+    }
+
+    /// Records whose key starts with `prefix`, by key, expired ones left out.
+    pub(super) fn list(&self, prefix: &str, now: SystemTime) -> Result<Vec<Record>, DiscoveryError> {
+        let mut records = Vec::new();
+        for (bucket, bucket_key) in BUCKETS.iter().enumerate() {
+            if !bucket_key.starts_with(prefix) && !prefix.starts_with(bucket_key) {
+                continue;
+            }
+            for (name, metadata) in self.record_files(bucket)? {
+                let Some(rest) = percent_decode(&name) else { continue };
+                let key = format!("{bucket_key}{rest}");
+                if !key.starts_with(prefix) || expired(&metadata, now, self.ttl) {
+                    continue;
+                }
+                if let Some(value) = read(&self.path(&Place { bucket, name }))? {
+                    records.push(Record { key, value });
+                }
+            }
+        }
+        records.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        Ok(records)
+    }
+
+    fn path(&self, place: &Place) -> PathBuf {
+        self.directories[place.bucket].join(&*place.name)
+    }
+
+    /// Names and states of the record files of a bucket. Files that vanish meanwhile are left out.
+    fn record_files(&self, bucket: usize) -> Result<Vec<(Arc<str>, Metadata)>, DiscoveryError> {
+        let directory = &self.directories[bucket];
+        let entries = match fs::read_dir(directory) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(failed("list", directory)(error)),
+        };
+        let mut files = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(failed("list", directory))?;
+            let name = entry.file_name();
+            let Some(name) = name.to_str().filter(|name| !name.starts_with(TEMPORARY)) else {
+                continue;
+            };
+            match entry.metadata() {
+                Ok(metadata) if metadata.is_file() => files.push((Arc::from(name), metadata)),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(failed("inspect", &entry.path())(error)),
+            }
+        }
+        Ok(files)
+    }
+
+    /// Creates or replaces a file in one step, so that no watcher ever reads a part of it.
+    fn write(&self, place: &Place, value: &[u8]) -> Result<(), DiscoveryError> {
+        let temporary = match self.write_temporary(place.bucket, value) {
+            Err(DiscoveryError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                let directory = &self.directories[place.bucket];
+                fs::create_dir_all(directory).map_err(failed("make the discovery directory", directory))?;
+                self.write_temporary(place.bucket, value)?
+            }
+            written => written?,
+        };
+        let path = self.path(place);
+        // A link is what Dynamo makes for a new key. It fails when the key exists, or where there are no links.
+        let moved = match fs::hard_link(&temporary, &path) {
+            Ok(()) => fs::remove_file(&temporary),
+            Err(_) => fs::rename(&temporary, &path),
+        };
+        moved.map_err(|error| {
+            let _ = fs::remove_file(&temporary);
+            failed("write", &path)(error)
+        })
+    }
+
+    fn write_temporary(&self, bucket: usize, value: &[u8]) -> Result<PathBuf, DiscoveryError> {
+        let (unique, _) = uuid::Uuid::new_v4().as_u64_pair();
+        let path = self.directories[bucket].join(format!("{TEMPORARY}{unique:016x}"));
+        let written = File::create_new(&path).and_then(|mut file| file.write_all(value));
+        if let Err(error) = written {
+            let _ = fs::remove_file(&path);
+            return Err(failed("write", &path)(error));
+        }
+        Ok(path)
+    }
+
+    /// Deletes a file; `false` when there was none.
+    fn remove(&self, place: &Place) -> Result<bool, DiscoveryError> {
+        let path = self.path(place);
+        match fs::remove_file(&path) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(failed("remove", &path)(error)),
+        }
+    }
+
+    /// Takes a file out of the lease that holds it, if any.
+    fn release(&mut self, place: &Place) {
+        let holder = self.holders.remove(place);
+        if let Some(held) = holder.and_then(|lease| self.leases.get_mut(&lease)) {
+            held.places.remove(place);
+        }
+    }
+
+    fn forget_dropped(&mut self) {
+        let holders = &mut self.holders;
+        self.leases.retain(|_, held| {
+            let kept = held.token.strong_count() > 0;
+            if !kept {
+                for place in &held.places {
+                    holders.remove(place);
+                }
+            }
+            kept
+        });
+    }
+}
+
+const MODIFIED_NOW: Timestamps = Timestamps {
+    last_access: Timespec {
+        tv_sec: 0,
+        tv_nsec: UTIME_OMIT,
+    },
+    last_modification: Timespec {
+        tv_sec: 0,
+        tv_nsec: UTIME_NOW,
+    },
+};
+
+/// A file is expired when its last change is longer ago than `ttl`; one from the future is fresh.
+fn expired(metadata: &Metadata, now: SystemTime, ttl: Duration) -> bool {
+    metadata
+        .modified()
+        .is_ok_and(|modified| now.duration_since(modified).is_ok_and(|age| age > ttl))
+}
+
+/// Directory and file name of a key: every byte of the name that is no ASCII letter or digit is percent-encoded.
+fn place(key: &str) -> Result<Place, DiscoveryError> {
+    let refused = |reason| DiscoveryError::Key {
+        key: key.to_owned(),
+        reason,
+    };
+    let (bucket, rest) = BUCKETS
+        .iter()
+        .enumerate()
+        .find_map(|(index, bucket)| Some((index, key.strip_prefix(bucket)?)))
+        .filter(|(_, rest)| !rest.is_empty())
+        .ok_or_else(|| refused("is not below v1/instances/, v1/mdc/, v1/event_channels/ or v1/event_sources/"))?;
+    let name = percent_encode(rest, |byte| byte.is_ascii_alphanumeric());
+    if name.len() > MAX_NAME_BYTES {
+        return Err(refused(
+            "makes a file name of more than 255 bytes; use shorter names or etcd",
+        ));
+    }
+    Ok(Place {
+        bucket,
+        name: name.into(),
+    })
+}
+
+/// Contents of a record file; `None` when it has vanished or is too large for a record.
+fn read(path: &Path) -> Result<Option<Bytes>, DiscoveryError> {
+    let mut value = Vec::new();
+    let outcome = File::open(path).and_then(|file| file.take(MAX_RECORD_BYTES + 1).read_to_end(&mut value));
+    match outcome {
+        Ok(length) if length as u64 <= MAX_RECORD_BYTES => Ok(Some(value.into())),
+        Ok(_) => {
+            tracing::warn!(path = %path.display(), "skipped a discovery file of more than {MAX_RECORD_BYTES} bytes");
+            Ok(None)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed("read", path)(error)),
+    }
+}
+
+fn failed(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> DiscoveryError {
+    move |source| DiscoveryError::File {
+        operation,
+        path: path.to_owned(),
+        source,
+    }
+}

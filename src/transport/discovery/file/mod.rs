@@ -1,0 +1,247 @@
+//! Discovery in a directory: one file per record, alive as long as somebody touches it.
+//!
+//! ```text
+//! <root>/v1/instances/dynamo%2Fbackend%2Fgenerate%2F2a       the record's JSON
+//! <root>/v1/mdc/...  <root>/v1/event_channels/...  <root>/v1/event_sources/...
+//! ```
+//! A lease is a set of files: renewing touches them, and every participant deletes files that have not been touched for
+//! the TTL. All participants have to agree on the TTL; that of Dynamo 1.6.1 and 1.4.2 is 10 s.
+//!
+//! One plain thread does all file work, whatever the number of workers. Renewals that come close together cross to it
+//! as one piece of work: at a thousand workers, waking it for each would cost several times the touching.
+
+mod files;
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{MissedTickBehavior, sleep};
+
+use self::files::{Files, LeaseToken};
+use super::{DiscoveryError, GATHER_RENEWALS, Record, Renewal};
+
+/// Pieces of work that wait for the thread; further callers wait to queue.
+const QUEUE: usize = 64;
+
+/// Renewals that cross to the thread at once.
+const MAX_BATCH: usize = 1024;
+
+/// Options of a file store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileOptions {
+    /// Directory; made when missing (`DYN_FILE_KV`).
+    pub root: PathBuf,
+    /// Age at which any participant deletes an untouched file; at least 1 s.
+    pub ttl: Duration,
+}
+
+impl Default for FileOptions {
+    /// `<system temp dir>/dynamo_store_kv` and 10 s, as Dynamo has them.
+    fn default() -> Self {
+        Self {
+            root: std::env::temp_dir().join("dynamo_store_kv"),
+            ttl: Duration::from_secs(10),
+        }
+    }
+}
+
+/// A directory of records. Clones share it.
+#[derive(Debug, Clone)]
+pub struct FileStore {
+    thread: FileThread,
+    renewals: mpsc::Sender<RenewRequest>,
+    ttl: Duration,
+}
+
+/// A lease in a file store. Its files are forgotten, not deleted, when it is dropped.
+#[derive(Debug)]
+pub struct FileLease {
+    token: Arc<LeaseToken>,
+    store: Arc<()>,
+}
+
+#[derive(Debug)]
+struct RenewRequest {
+    token: Arc<LeaseToken>,
+    answer: oneshot::Sender<Result<bool, DiscoveryError>>,
+}
+
+impl FileStore {
+    /// Opens a directory, making it if need be, and starts to delete expired files in it.
+    ///
+    /// # Errors
+    /// [`DiscoveryError::File`] when it cannot be made or written, [`DiscoveryError::Options`] for a TTL below 1 s.
+    pub async fn open(options: &FileOptions) -> Result<Self, DiscoveryError> {
+        let FileOptions { root, ttl } = options.clone();
+        if ttl < Duration::from_secs(1) {
+            return Err(DiscoveryError::Options(format!(
+                "file discovery needs a TTL of at least 1 s, not {ttl:?}"
+            )));
+        }
+        let thread = FileThread::start(root, ttl).await?;
+        let (renewals, requests) = mpsc::channel(MAX_BATCH);
+        tokio::spawn(keep(thread.clone(), requests, ttl));
+        Ok(Self { thread, renewals, ttl })
+    }
+
+    /// Time after which an untouched file is deleted.
+    pub fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    pub(super) async fn grant(&self) -> Result<FileLease, DiscoveryError> {
+        let token = self.thread.run(|files| Ok(files.grant())).await?;
+        Ok(FileLease {
+            token,
+            store: Arc::clone(&self.thread.identity),
+        })
+    }
+
+    pub(super) async fn publish(&self, lease: &FileLease, records: &[Record]) -> Result<(), DiscoveryError> {
+        let token = self.token(lease)?;
+        let records = records.to_vec();
+        self.thread.run(move |files| files.publish(&token, &records)).await
+    }
+
+    pub(super) async fn renew(&self, lease: &FileLease) -> Result<Renewal, DiscoveryError> {
+        let token = self.token(lease)?;
+        let (answer, answered) = oneshot::channel();
+        let queued = self.renewals.send(RenewRequest { token, answer }).await;
+        queued.map_err(|_| DiscoveryError::Closed)?;
+        let alive = answered.await.map_err(|_| DiscoveryError::Closed)??;
+        Ok(if alive {
+            Renewal::Alive { ttl: self.ttl }
+        } else {
+            Renewal::Lost
+        })
+    }
+
+    pub(super) async fn withdraw(&self, keys: &[String]) -> Result<(), DiscoveryError> {
+        let keys = keys.to_vec();
+        self.thread.run(move |files| files.withdraw(&keys)).await
+    }
+
+    pub(super) async fn revoke(&self, lease: &FileLease) -> Result<(), DiscoveryError> {
+        let token = self.token(lease)?;
+        self.thread.run(move |files| files.revoke(&token)).await
+    }
+
+    pub(super) async fn list(&self, prefix: &str) -> Result<Vec<Record>, DiscoveryError> {
+        let prefix = prefix.to_owned();
+        self.thread
+            .run(move |files| files.list(&prefix, SystemTime::now()))
+            .await
+    }
+
+    fn token(&self, lease: &FileLease) -> Result<Arc<LeaseToken>, DiscoveryError> {
+        if !Arc::ptr_eq(&lease.store, &self.thread.identity) {
+            return Err(DiscoveryError::ForeignLease);
+        }
+        Ok(Arc::clone(&lease.token))
+    }
+}
+
+type Work = Box<dyn FnOnce(&mut Files) + Send>;
+
+/// The thread that owns the files; it ends with the last handle.
+#[derive(Debug, Clone)]
+struct FileThread {
+    work: mpsc::Sender<Work>,
+    identity: Arc<()>,
+}
+
+impl FileThread {
+    async fn start(root: PathBuf, ttl: Duration) -> Result<Self, DiscoveryError> {
+        let (work, mut pieces) = mpsc::channel::<Work>(QUEUE);
+        let (opened, outcome) = oneshot::channel();
+        let directory = root.clone();
+        let body = move || match Files::open(&root, ttl) {
+            Ok(mut files) => {
+                let _ = opened.send(Ok(()));
+                while let Some(piece) = pieces.blocking_recv() {
+                    piece(&mut files);
+                }
+            }
+            Err(error) => drop(opened.send(Err(error))),
+        };
+        std::thread::Builder::new()
+            .name("discovery-files".into())
+            .spawn(body)
+            .map_err(|source| DiscoveryError::File {
+                operation: "start the thread for",
+                path: directory,
+                source,
+            })?;
+        outcome.await.map_err(|_| DiscoveryError::Closed)??;
+        Ok(Self {
+            work,
+            identity: Arc::new(()),
+        })
+    }
+
+    async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Files) -> Result<T, DiscoveryError> + Send + 'static,
+    ) -> Result<T, DiscoveryError> {
+        let (answer, answered) = oneshot::channel();
+        let piece: Work = Box::new(move |files| {
+            // The caller may have stopped waiting.
+            let _ = answer.send(work(files));
+        });
+        self.work.send(piece).await.map_err(|_| DiscoveryError::Closed)?;
+        answered.await.map_err(|_| DiscoveryError::Closed)?
+    }
+}
+
+/// Renews leases and, every third of the TTL but at most once per second, deletes expired files; ends with the store.
+async fn keep(thread: FileThread, mut requests: mpsc::Receiver<RenewRequest>, ttl: Duration) {
+    let mut ticks = tokio::time::interval((ttl / 3).max(Duration::from_secs(1)));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut batch = Vec::new();
+    loop {
+        let kept = tokio::select! {
+            _ = ticks.tick() => reap(&thread).await,
+            received = requests.recv_many(&mut batch, MAX_BATCH) => {
+                if received == 0 {
+                    return;
+                }
+                sleep(GATHER_RENEWALS).await;
+                while batch.len() < MAX_BATCH && let Ok(request) = requests.try_recv() {
+                    batch.push(request);
+                }
+                touch(&thread, std::mem::take(&mut batch)).await
+            }
+        };
+        if kept.is_err() {
+            return;
+        }
+    }
+}
+
+async fn touch(thread: &FileThread, batch: Vec<RenewRequest>) -> Result<(), DiscoveryError> {
+    let touch_all = move |files: &mut Files| {
+        let touched = batch
+            .into_iter()
+            .map(|request| (request.answer, files.touch(&request.token)));
+        Ok(touched.collect::<Vec<_>>())
+    };
+    for (answer, alive) in thread.run(touch_all).await? {
+        // The caller may have stopped waiting.
+        let _ = answer.send(alive);
+    }
+    Ok(())
+}
+
+async fn reap(thread: &FileThread) -> Result<(), DiscoveryError> {
+    match thread.run(|files| files.reap(SystemTime::now())).await {
+        Ok(0) => {}
+        Ok(count) => tracing::debug!(count, "deleted expired discovery files"),
+        Err(DiscoveryError::Closed) => return Err(DiscoveryError::Closed),
+        Err(error) => tracing::warn!(%error, "cannot delete expired discovery files"),
+    }
+    Ok(())
+}
