@@ -5,9 +5,10 @@
 use std::collections::BTreeMap;
 
 use ghostfleet::transport::discovery::record::{
-    DecodeError, DeviceType, EndpointInstance, EventAddress, EventStream, ModelEntry, RequestAddress, RequestCodec,
+    DecodeError, DeviceType, EndpointInstance, EventAddress, EventStream, ModelEntry, RequestAddress,
 };
 use ghostfleet::transport::discovery::{EndpointName, Record};
+use ghostfleet::transport::request_plane::Codec;
 use ghostfleet::types::{DpRank, InstanceId};
 use serde_json::value::RawValue;
 
@@ -38,7 +39,7 @@ fn endpoint(name: &EndpointName) -> EndpointInstance {
         instance: WORKER,
         address: RequestAddress::Tcp(address),
         device: Some(DeviceType::Cuda),
-        codec: Some(RequestCodec::Msgpack),
+        codec: Some(Codec::Msgpack),
     }
 }
 

@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::name::{EndpointName, NameError, encode_segment};
+use crate::transport::request_plane::Codec;
 use crate::types::{DpRank, InstanceId};
 
 /// Keys of endpoint records start with this.
@@ -63,16 +64,6 @@ pub enum DeviceType {
     Cpu,
 }
 
-/// How request and response bodies are encoded. An endpoint record without it means JSON.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum RequestCodec {
-    /// `MessagePack`, structures as maps.
-    Msgpack,
-    /// JSON.
-    Json,
-}
-
 /// A callable endpoint of one worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndpointInstance {
@@ -85,7 +76,7 @@ pub struct EndpointInstance {
     /// Device, if claimed.
     pub device: Option<DeviceType>,
     /// Codec; `None` means JSON.
-    pub codec: Option<RequestCodec>,
+    pub codec: Option<Codec>,
 }
 
 /// The card of one worker.
@@ -278,7 +269,7 @@ struct EndpointBody<'a> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     device_type: Option<DeviceType>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    request_plane_codec: Option<RequestCodec>,
+    request_plane_codec: Option<Codec>,
 }
 
 impl<'a> From<&'a EndpointInstance> for EndpointBody<'a> {
