@@ -2,6 +2,7 @@
 //!
 //! `ARCHITECTURE.md` has the map; in short, decisions are made in pure code ([`engine`]) and acted out by actors.
 
+pub mod block_hash;
 pub mod engine;
 pub mod model;
 pub mod transport;

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::answer::TokenSource;
+
 /// Scheduler family.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -55,6 +57,7 @@ pub enum TimingConfig {
 }
 
 /// One rank's engine.
+#[allow(clippy::struct_excessive_bools)]
 #[derive(Debug, Clone, PartialEq)]
 pub struct EngineConfig {
     /// Scheduler family.
@@ -81,6 +84,9 @@ pub struct EngineConfig {
     pub priority_scheduling: bool,
     /// vLLM `watermark`: share of the blocks kept free when a waiting request is admitted.
     pub watermark: f64,
+    /// vLLM `scheduler_reserve_full_isl`: a waiting request is admitted only when all its known tokens fit, not only
+    /// the first chunk.
+    pub reserve_full_isl: bool,
     /// vLLM `long_prefill_token_threshold`; 0: off.
     pub long_prefill_token_threshold: u32,
     /// Every duration is divided by this; 0: no modelled delay.
@@ -93,6 +99,8 @@ pub struct EngineConfig {
     pub seed: u64,
     /// Generated ids are drawn from `token_ids.0 .. token_ids.1`.
     pub token_ids: (u32, u32),
+    /// How they are drawn.
+    pub token_source: TokenSource,
 }
 
 impl Default for EngineConfig {
@@ -110,12 +118,94 @@ impl Default for EngineConfig {
             preemption_mode: PreemptionMode::default(),
             priority_scheduling: false,
             watermark: 0.0,
+            reserve_full_isl: true,
             long_prefill_token_threshold: 0,
             speedup_ratio: 1.0,
             decode_speedup_ratio: 1.0,
             timing: TimingConfig::default(),
             seed: 0,
             token_ids: (1000, 2000),
+            token_source: TokenSource::default(),
         }
     }
+}
+
+impl EngineConfig {
+    /// Checks what no engine can work with.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the value and what to do about it.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let least_blocks = match self.fidelity {
+            Fidelity::Real => 2,
+            Fidelity::Mocker => 1,
+        };
+        if self.num_gpu_blocks < least_blocks {
+            return Err(ConfigError::TooFewBlocks {
+                given: self.num_gpu_blocks,
+                least: least_blocks,
+            });
+        }
+        let positive = [
+            ("block_size", Some(self.block_size)),
+            ("max_model_len", self.max_model_len),
+            ("max_num_seqs", self.max_num_seqs),
+            ("max_num_batched_tokens", self.max_num_batched_tokens),
+        ];
+        if let Some((key, _)) = positive.iter().find(|(_, value)| *value == Some(0)) {
+            return Err(ConfigError::Zero(key));
+        }
+        for (key, value) in [
+            ("speedup_ratio", self.speedup_ratio),
+            ("decode_speedup_ratio", self.decode_speedup_ratio),
+        ] {
+            if !value.is_finite() || value < 0.0 {
+                return Err(ConfigError::NotARatio { key, value });
+            }
+        }
+        if !(0.0..1.0).contains(&self.watermark) {
+            return Err(ConfigError::Watermark(self.watermark));
+        }
+        if self.token_ids.0 >= self.token_ids.1 {
+            return Err(ConfigError::NoTokenIds(self.token_ids.0, self.token_ids.1));
+        }
+        if let TimingConfig::Fixed { prefill_ms, decode_ms } = self.timing {
+            for (key, value) in [("prefill_ms", prefill_ms), ("decode_ms", decode_ms)] {
+                if !value.is_finite() || value < 0.0 {
+                    return Err(ConfigError::NotARatio { key, value });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A value that no engine can work with.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum ConfigError {
+    /// The pool is too small to hold anything.
+    #[error("num_gpu_blocks is {given} but must be at least {least}")]
+    TooFewBlocks {
+        /// Configured.
+        given: u32,
+        /// Smallest possible.
+        least: u32,
+    },
+    /// A size or limit of nothing.
+    #[error("{0} must be positive")]
+    Zero(&'static str),
+    /// Not a number that durations can be made with.
+    #[error("{key} must be finite and non-negative, got {value}")]
+    NotARatio {
+        /// Configuration key.
+        key: &'static str,
+        /// Configured.
+        value: f64,
+    },
+    /// Not a share.
+    #[error("watermark must be at least 0 and below 1, got {0}")]
+    Watermark(f64),
+    /// Nothing to draw from.
+    #[error("token_ids {0}..{1} is empty; the end must be above the start")]
+    NoTokenIds(u32, u32),
 }

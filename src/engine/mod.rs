@@ -5,11 +5,41 @@
 
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
+mod answer;
 mod config;
+mod kv;
+mod sequence;
+mod slab;
+mod timing;
+mod vllm;
+
+use std::sync::Arc;
 
 use crate::types::{EngineRequest, FinishReason, KvEvent, Load, RequestId, SequenceHash, SimTime, StoredBlock, Token};
 
-pub use config::{EngineConfig, EngineKind, Fidelity, PreemptionMode, TimingConfig};
+pub use answer::TokenSource;
+pub use config::{ConfigError, EngineConfig, EngineKind, Fidelity, PreemptionMode, TimingConfig};
+pub use timing::{DecodeBatch, PassTiming, PrefillBatch};
+
+/// An engine for `config` with the timing model that it names.
+///
+/// # Errors
+/// [`ConfigError`] names the value that no engine can work with.
+pub fn build(config: &EngineConfig) -> Result<Box<dyn Engine>, ConfigError> {
+    config.validate()?;
+    build_with(config, timing::build(&config.timing))
+}
+
+/// Like [`build`] with a timing model from outside; `config.timing` is not used.
+///
+/// # Errors
+/// As [`build`].
+pub fn build_with(config: &EngineConfig, timing: Arc<dyn PassTiming>) -> Result<Box<dyn Engine>, ConfigError> {
+    config.validate()?;
+    match config.kind {
+        EngineKind::Vllm => Ok(Box::new(vllm::Vllm::new(config, timing))),
+    }
+}
 
 /// Scheduler, KV pool and timing of one rank.
 pub trait Engine: Send {
@@ -25,7 +55,18 @@ pub trait Engine: Send {
 
     /// Computes the next pass. `None`: nothing can run until the next `submit` or `cancel`. The caller delivers
     /// `outputs` and `kv_events` at `ends_at` and calls `step` again then, never earlier.
-    fn step(&mut self, now: SimTime) -> Option<Pass>;
+    fn step(&mut self, now: SimTime) -> Option<Pass> {
+        let mut pass = Pass::default();
+        self.step_into(now, &mut pass).then_some(pass)
+    }
+
+    /// Like [`Engine::step`], into a pass whose buffers are used again. `false`: nothing can run, and `pass` is empty.
+    fn step_into(&mut self, now: SimTime, pass: &mut Pass) -> bool;
+
+    /// Runs the next pass if it is quiet, that is, if every running request gets one token and nothing else changes
+    /// (no admission, block, event or end), and returns its end; costs O(1) because nobody is told their token. `None`
+    /// leaves everything as it was: use [`Engine::step`]. [`Engine::schedule`] is not kept up.
+    fn step_quiet(&mut self, now: SimTime) -> Option<SimTime>;
 
     /// Load right now.
     fn load(&self) -> Load;
@@ -35,16 +76,35 @@ pub trait Engine: Send {
 
     /// Drops every unreferenced cached block; returns the events (empty when nothing was cached).
     fn clear_cache(&mut self) -> Vec<KvEvent>;
+
+    /// Chooses how many outputs a pass lists.
+    fn set_output_detail(&mut self, detail: OutputDetail);
+
+    /// Turns the record that [`Engine::schedule`] reads on or off. Off costs nothing and is the default.
+    fn record_schedule(&mut self, on: bool);
+
+    /// Who got how many tokens in the last pass, in scheduling order; empty unless recorded.
+    fn schedule(&self) -> &[(RequestId, u32)];
+}
+
+/// Which outputs a pass lists.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum OutputDetail {
+    /// Every token.
+    #[default]
+    EveryToken,
+    /// The first and the last token of each request only: enough to measure, and a pass costs nothing per token.
+    Milestones,
 }
 
 /// One forward pass: everything that is true at its end.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Pass {
     /// When the pass ends; never before the `now` of its `step`.
     pub ends_at: SimTime,
     /// Tokens and rejections in the order in which clients see them.
     pub outputs: Vec<Output>,
-    /// First admissions in this pass: request and prompt tokens found in the prefix cache.
+    /// Admissions in this pass, in order.
     pub admissions: Vec<Admission>,
     /// Requests preempted in this pass, in order.
     pub preempted: Vec<RequestId>,
@@ -54,12 +114,22 @@ pub struct Pass {
     pub load: Load,
 }
 
+impl Pass {
+    /// Empties the pass and keeps its buffers.
+    pub fn clear(&mut self) {
+        self.outputs.clear();
+        self.admissions.clear();
+        self.preempted.clear();
+        self.kv_events.clear();
+    }
+}
+
 /// A request entered the running batch for the first time, or again after a preemption.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Admission {
     /// Who.
     pub id: RequestId,
-    /// Prompt tokens taken from the prefix cache.
+    /// Tokens taken from the prefix cache: of the prompt, and after a preemption of the answer so far too.
     pub cached_tokens: u32,
     /// Whether this is a re-admission after a preemption.
     pub again: bool,

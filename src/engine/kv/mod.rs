@@ -1,0 +1,3 @@
+//! KV caches: which blocks exist, who uses them, which leave first.
+
+pub(crate) mod pool;

@@ -1,0 +1,110 @@
+//! One request inside an engine: its tokens, block hashes and block table.
+
+use crate::block_hash::{BlockHasher, chain};
+use crate::types::{RequestId, SimTime, StoredBlock, Token, Tokens};
+
+use super::answer::{Answer, Generator};
+use super::kv::pool::BlockTable;
+
+/// A request from submission to its last token.
+#[derive(Debug)]
+pub(crate) struct Sequence {
+    pub(crate) id: RequestId,
+    pub(crate) prompt: Tokens,
+    pub(crate) answer: Answer,
+    pub(crate) priority: i32,
+    pub(crate) arrival: SimTime,
+    /// Generated tokens while the request is not decoding; a decoding one counts by its lane.
+    pub(crate) generated: u32,
+    /// Tokens whose KV exists or is being computed; not kept while decoding.
+    pub(crate) computed: u32,
+    pub(crate) table: BlockTable,
+    hash_seed: u64,
+    hashes: Vec<StoredBlock>,
+}
+
+impl Sequence {
+    pub(crate) fn new(
+        id: RequestId,
+        prompt: Tokens,
+        answer: Answer,
+        priority: i32,
+        arrival: SimTime,
+        hash_seed: u64,
+    ) -> Self {
+        Self {
+            id,
+            prompt,
+            answer,
+            priority,
+            arrival,
+            generated: 0,
+            computed: 0,
+            table: BlockTable::default(),
+            hash_seed,
+            hashes: Vec::new(),
+        }
+    }
+
+    pub(crate) fn prompt_len(&self) -> u32 {
+        u32::try_from(self.prompt.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Prompt and settled answer.
+    pub(crate) fn len(&self) -> u32 {
+        self.prompt_len() + self.generated
+    }
+}
+
+/// Hashes the blocks of sequences; owns the buffers for that.
+#[derive(Debug)]
+pub(crate) struct SequenceHasher {
+    block_size: u32,
+    generator: Generator,
+    hasher: BlockHasher,
+    mixed: Vec<Token>,
+}
+
+impl SequenceHasher {
+    pub(crate) fn new(block_size: u32, generator: Generator) -> Self {
+        Self {
+            block_size,
+            generator,
+            hasher: BlockHasher::with_seed(0),
+            mixed: Vec::new(),
+        }
+    }
+
+    /// Block `index` of a sequence, which is full. Each block is hashed once.
+    pub(crate) fn block(&mut self, sequence: &mut Sequence, index: u32) -> StoredBlock {
+        while sequence.hashes.len() <= index as usize {
+            let hashed = u32::try_from(sequence.hashes.len()).unwrap_or(u32::MAX);
+            let block = self.hash(sequence, hashed);
+            sequence.hashes.push(block);
+        }
+        sequence.hashes[index as usize]
+    }
+
+    fn hash(&mut self, sequence: &Sequence, index: u32) -> StoredBlock {
+        let start = index * self.block_size;
+        let end = start + self.block_size;
+        let prompt_len = sequence.prompt_len();
+        self.hasher.reseed(sequence.hash_seed);
+        let tokens_hash = if end <= prompt_len {
+            self.hasher.local(&sequence.prompt[start as usize..end as usize])
+        } else {
+            self.mixed.clear();
+            let from_prompt = start.min(prompt_len);
+            self.mixed.extend_from_slice(&sequence.prompt[from_prompt as usize..]);
+            let generated = start.max(prompt_len) - prompt_len..end - prompt_len;
+            self.mixed
+                .extend(generated.map(|at| sequence.answer.token(self.generator, at)));
+            self.hasher.local(&self.mixed)
+        };
+        let parent = sequence.hashes.last().map(|block| block.block_hash);
+        StoredBlock {
+            block_hash: chain(parent, tokens_hash),
+            tokens_hash,
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! How long a pass takes: a model gives milliseconds, [`PassClock`] turns them into whole nanoseconds at a speed.
+//!
+//! Source: Dynamo 1.6.1 engine core. A duration is rounded to nanoseconds, then divided by the speed-up and rounded
+//! again; a pass is the sum of its prefill and its decode part.
+
+mod fixed;
+mod polynomial;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(crate) use fixed::Fixed;
+pub(crate) use polynomial::Polynomial;
+
+use super::config::{EngineConfig, TimingConfig};
+
+/// Prefill work of one pass, as means over its requests (integer division, as the reference does).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PrefillBatch {
+    /// Requests that compute prompt tokens.
+    pub requests: u32,
+    /// Prompt tokens per request up to the end of this pass, earlier chunks and cached ones included.
+    pub mean_isl: u32,
+    /// Of these, tokens that were there before.
+    pub mean_prefix: u32,
+}
+
+/// Decode work of one pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DecodeBatch {
+    /// Requests that decode.
+    pub requests: u32,
+    /// KV tokens that they read.
+    pub kv_tokens: u64,
+    /// Mean sequence length.
+    pub mean_context: u32,
+    /// KV tokens that fit in the rank.
+    pub capacity_tokens: u64,
+}
+
+/// A model of the hardware.
+pub trait PassTiming: fmt::Debug + Send + Sync {
+    /// Duration of the prefill part in ms, for at least one new token.
+    fn prefill_ms(&self, batch: PrefillBatch) -> f64;
+
+    /// Duration of the decode part in ms, for at least one request.
+    fn decode_ms(&self, batch: DecodeBatch) -> f64;
+}
+
+/// A timing model at a speed. A ratio of 0 means no modelled delay.
+#[derive(Debug, Clone)]
+pub(crate) struct PassClock {
+    model: Arc<dyn PassTiming>,
+    prefill_ratio: f64,
+    decode_ratio: f64,
+}
+
+impl PassClock {
+    pub(crate) fn new(config: &EngineConfig, model: Arc<dyn PassTiming>) -> Self {
+        Self {
+            model,
+            prefill_ratio: config.speedup_ratio,
+            decode_ratio: config.speedup_ratio * config.decode_speedup_ratio,
+        }
+    }
+
+    /// Time for the prompt tokens of a pass: `isl` and `prefix` are sums over `requests`.
+    pub(crate) fn prefill(&self, requests: u32, isl: u64, prefix: u64) -> Duration {
+        if requests == 0 || self.prefill_ratio == 0.0 {
+            return Duration::ZERO;
+        }
+        let mean = |sum: u64| u32::try_from(sum / u64::from(requests)).unwrap_or(u32::MAX);
+        let (mean_isl, mean_prefix) = (mean(isl), mean(prefix));
+        if mean_isl <= mean_prefix {
+            return Duration::ZERO;
+        }
+        let batch = PrefillBatch {
+            requests,
+            mean_isl,
+            mean_prefix,
+        };
+        scaled(self.model.prefill_ms(batch), self.prefill_ratio)
+    }
+
+    /// Time for one decode step of `requests` sequences with `total_len` tokens, which read `kv_tokens`.
+    pub(crate) fn decode(&self, requests: u32, total_len: u64, kv_tokens: u64, capacity_tokens: u64) -> Duration {
+        if requests == 0 || self.decode_ratio == 0.0 {
+            return Duration::ZERO;
+        }
+        let batch = DecodeBatch {
+            requests,
+            kv_tokens,
+            mean_context: u32::try_from(total_len / u64::from(requests)).unwrap_or(u32::MAX),
+            capacity_tokens,
+        };
+        scaled(self.model.decode_ms(batch), self.decode_ratio)
+    }
+}
+
+/// The model that a configuration names.
+pub(crate) fn build(config: &TimingConfig) -> Arc<dyn PassTiming> {
+    match *config {
+        TimingConfig::Polynomial => Arc::new(Polynomial),
+        TimingConfig::Fixed { prefill_ms, decode_ms } => Arc::new(Fixed { prefill_ms, decode_ms }),
+    }
+}
+
+/// Whole nanoseconds of `ms`, divided by `ratio`. What is not a finite positive time counts as none.
+fn scaled(ms: f64, ratio: f64) -> Duration {
+    let rounded = Duration::try_from_secs_f64(ms / 1000.0).unwrap_or(Duration::ZERO);
+    #[allow(clippy::float_cmp)]
+    if ratio == 1.0 {
+        return rounded;
+    }
+    Duration::try_from_secs_f64(rounded.as_secs_f64() / ratio).unwrap_or(Duration::ZERO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn clock(speedup_ratio: f64, decode_speedup_ratio: f64) -> PassClock {
+        let config = EngineConfig {
+            speedup_ratio,
+            decode_speedup_ratio,
+            ..EngineConfig::default()
+        };
+        PassClock::new(&config, build(&TimingConfig::Polynomial))
+    }
+
+    #[test]
+    fn prefill_means_are_integers_before_the_formula() {
+        // Recorded: lengths 17, 33, 50 and 101 count as 4 x 50 tokens.
+        let sum = 17 + 33 + 50 + 101;
+        assert_eq!(clock(1.0, 1.0).prefill(4, sum, 0), Duration::from_nanos(19_554_948));
+    }
+
+    #[test]
+    fn recorded_single_request_times_come_out() {
+        let clock = clock(1.0, 1.0);
+        assert_eq!(clock.prefill(1, 100, 0), Duration::from_nanos(18_023_974));
+        let decode: Duration = (101..104).map(|len| clock.decode(1, len, len, 1024)).sum();
+        assert_eq!(clock.prefill(1, 100, 0) + decode, Duration::from_nanos(50_617_452));
+    }
+
+    #[test]
+    fn ratios_divide_and_zero_means_no_delay() {
+        assert_eq!(clock(10.0, 1.0).prefill(1, 100, 0), Duration::from_nanos(1_802_397));
+        assert_eq!(clock(0.0, 1.0).prefill(1, 100, 0), Duration::ZERO);
+        assert_eq!(clock(0.0, 1.0).decode(1, 100, 100, 1024), Duration::ZERO);
+        assert_eq!(clock(1.0, 0.0).decode(1, 100, 100, 1024), Duration::ZERO);
+        assert_eq!(clock(1.0, 0.0).prefill(1, 100, 0), Duration::from_nanos(18_023_974));
+        let plain = clock(1.0, 1.0).decode(2, 200, 200, 1024);
+        assert_eq!(
+            clock(1.0, 4.0).decode(2, 200, 200, 1024),
+            (plain + Duration::from_nanos(2)) / 4
+        );
+    }
+
+    #[test]
+    fn nothing_new_takes_no_time() {
+        assert_eq!(clock(1.0, 1.0).prefill(0, 0, 0), Duration::ZERO);
+        assert_eq!(clock(1.0, 1.0).prefill(2, 100, 100), Duration::ZERO);
+        assert_eq!(clock(1.0, 1.0).decode(0, 0, 0, 1024), Duration::ZERO);
+    }
+
+    #[test]
+    fn impossible_model_times_count_as_none() {
+        assert_eq!(scaled(f64::NAN, 1.0), Duration::ZERO);
+        assert_eq!(scaled(-3.0, 1.0), Duration::ZERO);
+        assert_eq!(scaled(f64::INFINITY, 2.0), Duration::ZERO);
+    }
+}

@@ -1,0 +1,344 @@
+//! The vLLM scheduler: one token budget per pass, shared by decoding requests, chunks of prompts and new requests.
+//!
+//! A pass serves the running requests in admission order, then admits from the waiting queue while budget, slots and
+//! blocks last. When a running request finds no block, the one admitted last gives way and is recomputed later.
+//!
+//! | Operation | Cost |
+//! |---|---|
+//! | quiet pass (every running request decodes, nobody crosses a block boundary, ends or is admitted) | O(1), plus one draw per token where tokens are handed out |
+//! | any other pass | O(log running) per request that does something besides decoding |
+//! | submit, cancel | O(log waiting + running) |
+//! | admission | O(blocks of the prompt), each hashed once in the request's life |
+//!
+//! Sources: vLLM 0.32.0 ([`Fidelity::Real`]), Dynamo 1.6.1 engine core ([`Fidelity::Mocker`]); where they differ the
+//! code asks [`Rules`].
+
+mod admit;
+mod calendar;
+mod emit;
+mod lanes;
+mod preempt;
+mod rules;
+mod schedule;
+mod waiting;
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+
+use crate::block_hash::salted_seed;
+use crate::types::{EngineRequest, KvEvent, Load, RequestId, SequenceHash, SimTime, StoredBlock};
+
+use super::answer::{Answer, Generator};
+use super::config::{EngineConfig, Fidelity};
+use super::kv::pool::{CopyId, EventStyle, KvPool};
+use super::sequence::{Sequence, SequenceHasher};
+use super::slab::Slab;
+use super::timing::{PassClock, PassTiming};
+use super::{Engine, Output, OutputDetail, Pass, Rejected};
+use calendar::Calendar;
+use lanes::{Lanes, Totals};
+use rules::Rules;
+use waiting::{Place, Waiting};
+
+/// One rank's scheduler.
+#[derive(Debug)]
+pub(crate) struct Vllm {
+    rules: Rules,
+    clock: PassClock,
+    generator: Generator,
+    hasher: SequenceHasher,
+    pool: KvPool,
+    slots: Slab<Slot>,
+    ids: HashMap<RequestId, u32, IdHash>,
+    waiting: Waiting,
+    lanes: Lanes,
+    /// Running requests that still compute known tokens, in admission order.
+    prefilling: Vec<u32>,
+    calendar: Calendar,
+    /// Over decoding requests.
+    decoding: Totals,
+    /// Number of the next pass, from 1.
+    pass: i64,
+    preemptions: u64,
+    /// Pool version at which the head of the queue did not fit; it is not tried again before that changes.
+    blocked_at: Option<u64>,
+    detail: OutputDetail,
+    /// Tokens scheduled per request in the last pass, when asked for.
+    record: Option<Vec<(RequestId, u32)>>,
+    scratch: Scratch,
+}
+
+/// A request and what the scheduler knows about it.
+#[derive(Debug)]
+struct Slot {
+    sequence: Sequence,
+    place: Place,
+    phase: Phase,
+    admitted_before: bool,
+    setbacks: Setbacks,
+    /// Admission number while running.
+    ordinal: u64,
+    /// Pass of the valid calendar entry while decoding.
+    due: i64,
+    /// Last pass in which the scheduler visited the request, and what it gave.
+    visit: Visit,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Waiting,
+    Prefilling,
+    Decoding,
+}
+
+/// Preemptions in a row that brought a request no token in between.
+#[derive(Debug, Clone, Copy, Default)]
+struct Setbacks {
+    count: u32,
+    /// Generated tokens at the last preemption.
+    generated: u32,
+}
+
+/// One visit of the scheduler.
+#[derive(Debug, Clone, Copy, Default)]
+struct Visit {
+    pass: i64,
+    tokens: u32,
+    /// Prompt tokens up to the end of the visit and those before it, if it computed any.
+    prompt: Option<(u32, u32)>,
+}
+
+/// Buffers that live from pass to pass.
+#[derive(Debug, Default)]
+struct Scratch {
+    /// Running requests to visit: (ordinal, slot).
+    visits: Vec<(u64, u32)>,
+    /// Slots that start decoding in this pass.
+    joined: Vec<u32>,
+    /// Slots that end in this pass.
+    finishing: Vec<u32>,
+    rejected: Vec<Output>,
+    hits: Vec<CopyId>,
+    group: Vec<StoredBlock>,
+}
+
+/// Fixed hasher for request ids: they are unique and need spreading only.
+type IdHash = std::hash::BuildHasherDefault<SpreadId>;
+
+#[derive(Debug, Default, Clone, Copy)]
+struct SpreadId(u64);
+
+impl std::hash::Hasher for SpreadId {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+
+    fn write_u64(&mut self, id: u64) {
+        let spread = (self.0 ^ id).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = spread ^ (spread >> 32);
+    }
+}
+
+/// Running sums of one pass while it is put together.
+#[derive(Debug, Default)]
+struct Work {
+    /// Token budget of the pass.
+    budget: i64,
+    /// Tokens of visited requests; each other running request takes one.
+    visited_tokens: i64,
+    visited_lanes: i64,
+    preempted: bool,
+    /// Some decoding requests got no token.
+    stalled: bool,
+    prefill: Prefill,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Prefill {
+    requests: u32,
+    isl: u64,
+    prefix: u64,
+}
+
+impl Vllm {
+    /// `config` is valid; `timing` is the model that it names or one given from outside.
+    pub(crate) fn new(config: &EngineConfig, timing: Arc<dyn PassTiming>) -> Self {
+        let rules = Rules::new(config);
+        let generator = Generator::new(config.token_source, config.seed, config.token_ids);
+        let style = match config.fidelity {
+            Fidelity::Real => EventStyle::EachCopy,
+            Fidelity::Mocker => EventStyle::Visibility,
+        };
+        Self {
+            clock: PassClock::new(config, timing),
+            generator,
+            hasher: SequenceHasher::new(rules.block_size, generator),
+            pool: KvPool::new(rules.usable_blocks, style),
+            slots: Slab::new(),
+            ids: HashMap::default(),
+            waiting: Waiting::new(rules.by_priority),
+            lanes: Lanes::default(),
+            prefilling: Vec::new(),
+            calendar: Calendar::default(),
+            decoding: Totals::default(),
+            pass: 1,
+            preemptions: 0,
+            blocked_at: None,
+            detail: OutputDetail::default(),
+            record: None,
+            scratch: Scratch::default(),
+            rules,
+        }
+    }
+
+    /// Whether the next pass has to look at the waiting queue.
+    fn may_admit(&self) -> bool {
+        !self.waiting.is_empty()
+            && self.lanes.len() < self.rules.max_num_seqs
+            && self.blocked_at != Some(self.pool.version())
+            && (self.lanes.len() as u64) < self.rules.budget
+    }
+
+    /// Takes a running request off the list; its settled length is then `len`.
+    fn leave(&mut self, index: usize) -> u32 {
+        let lane = self.lanes.remove(index);
+        let slot = &mut self.slots[lane.sequence];
+        match slot.phase {
+            Phase::Decoding => {
+                let len = lane.offset + self.pass.max(lane.first_pass);
+                slot.sequence.generated = u32::try_from(len).unwrap_or(0) - slot.sequence.prompt_len();
+                self.decoding.remove(lane.offset);
+            }
+            Phase::Prefilling => self.prefilling.retain(|&at| at != lane.sequence),
+            Phase::Waiting => debug_assert!(false, "waiting requests are not on the running list"),
+        }
+        lane.sequence
+    }
+}
+
+impl Engine for Vllm {
+    fn submit(&mut self, request: EngineRequest, now: SimTime) -> Result<(), Rejected> {
+        if self.ids.contains_key(&request.id) {
+            return Err(Rejected::Duplicate(request.id));
+        }
+        self.rules.accepts(&request)?;
+        let answer = Answer::new(&request, self.generator, self.rules.max_len);
+        let seed = salted_seed(&request.salt);
+        let sequence = Sequence::new(request.id, request.prompt, answer, request.priority, now, seed);
+        let head = self.waiting.head();
+        let at = self.slots.insert(Slot {
+            place: Place::default(),
+            phase: Phase::Waiting,
+            admitted_before: false,
+            setbacks: Setbacks::default(),
+            ordinal: 0,
+            due: 0,
+            visit: Visit::default(),
+            sequence,
+        });
+        self.slots[at].place = self.waiting.push(at, request.priority, now);
+        self.ids.insert(request.id, at);
+        if self.waiting.head() != head {
+            self.blocked_at = None;
+        }
+        Ok(())
+    }
+
+    fn cancel(&mut self, id: RequestId, _now: SimTime) -> bool {
+        let Some(at) = self.ids.remove(&id) else { return false };
+        let slot = &self.slots[at];
+        if slot.phase == Phase::Waiting {
+            self.waiting.remove(slot.place);
+        } else if let Some(index) = self.lanes.find(slot.ordinal) {
+            self.leave(index);
+        }
+        self.blocked_at = None;
+        if let Some(mut slot) = self.slots.remove(at) {
+            self.pool.release(&mut slot.sequence.table);
+        }
+        true
+    }
+
+    fn step_into(&mut self, now: SimTime, pass: &mut Pass) -> bool {
+        pass.clear();
+        if let Some(record) = &mut self.record {
+            record.clear();
+        }
+        let mut work = Work {
+            budget: i64::try_from(self.rules.budget).unwrap_or(i64::MAX),
+            ..Work::default()
+        };
+        self.schedule_running(&mut work, pass);
+        if !work.preempted {
+            self.admit(&mut work, pass);
+        }
+        let idle = self.lanes.is_empty() && !work.preempted && self.scratch.rejected.is_empty();
+        if idle {
+            return false;
+        }
+        self.finish_pass(now, &work, pass);
+        true
+    }
+
+    fn step_quiet(&mut self, now: SimTime) -> Option<SimTime> {
+        let slots = &self.slots;
+        let due = self.calendar.first_due(|entry| is_due(slots, entry));
+        let quiet = !self.lanes.is_empty()
+            && self.prefilling.is_empty()
+            && due.is_none_or(|due| due > self.pass)
+            && self.lanes.len() as u64 <= self.rules.budget
+            && !self.may_admit();
+        if !quiet {
+            return None;
+        }
+        let ends_at = now + self.decode_time(self.decoding.count(), self.decoding.total_len(self.pass));
+        self.pass += 1;
+        Some(ends_at)
+    }
+
+    fn load(&self) -> Load {
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        Load {
+            running: count(self.lanes.len()),
+            waiting: count(self.waiting.len()),
+            active_blocks: self.pool.active(),
+            inactive_blocks: self.pool.inactive(),
+            total_blocks: self.pool.capacity(),
+            preemptions: self.preemptions,
+        }
+    }
+
+    fn cached_blocks(&self) -> Vec<(Option<SequenceHash>, StoredBlock)> {
+        self.pool.cached_blocks()
+    }
+
+    fn clear_cache(&mut self) -> Vec<KvEvent> {
+        self.pool.clear()
+    }
+
+    fn set_output_detail(&mut self, detail: OutputDetail) {
+        self.detail = detail;
+    }
+
+    fn record_schedule(&mut self, on: bool) {
+        self.record = on.then(Vec::new);
+    }
+
+    fn schedule(&self) -> &[(RequestId, u32)] {
+        self.record.as_deref().unwrap_or_default()
+    }
+}
+
+/// Whether a calendar entry still speaks of the request that made it.
+fn is_due(slots: &Slab<Slot>, entry: &calendar::Entry) -> bool {
+    slots
+        .get(entry.sequence)
+        .is_some_and(|slot| slot.phase == Phase::Decoding && slot.ordinal == entry.ordinal && slot.due == entry.pass)
+}

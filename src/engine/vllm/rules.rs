@@ -1,0 +1,130 @@
+//! A configuration turned into the numbers and choices that the scheduler asks for.
+
+use crate::types::EngineRequest;
+
+use super::super::Rejected;
+use super::super::config::{EngineConfig, Fidelity, PreemptionMode};
+
+/// What decides between the variants of the scheduler.
+#[allow(clippy::struct_excessive_bools)]
+#[derive(Debug, Clone)]
+pub(super) struct Rules {
+    pub(super) fidelity: Fidelity,
+    pub(super) block_size: u32,
+    /// vLLM keeps one block of its pool as the null block.
+    pub(super) usable_blocks: u32,
+    /// KV tokens of the whole pool, for utilisation.
+    pub(super) capacity_tokens: u64,
+    pub(super) max_num_seqs: usize,
+    /// Token budget of a pass.
+    pub(super) budget: u64,
+    /// Longest sequence; a longer one could not be held (or, without chunked prefill, not be computed again).
+    pub(super) max_len: u32,
+    pub(super) prefix_caching: bool,
+    pub(super) chunked_prefill: bool,
+    pub(super) victim: Victim,
+    pub(super) by_priority: bool,
+    /// Blocks that an admission leaves free while something runs.
+    pub(super) watermark_blocks: u32,
+    /// A waiting request is admitted only if all its known tokens fit.
+    pub(super) reserve_full_isl: bool,
+    /// Most prompt tokens of one request per pass while others are in the system; 0: no limit.
+    pub(super) long_prefill_tokens: u32,
+    max_model_len: Option<u32>,
+}
+
+/// Who gives way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Victim {
+    Newest,
+    Oldest,
+    /// The largest (priority, arrival).
+    LeastUrgent,
+}
+
+impl Rules {
+    pub(super) fn new(config: &EngineConfig) -> Self {
+        let real = config.fidelity == Fidelity::Real;
+        let usable_blocks = config.num_gpu_blocks - u32::from(real);
+        let by_priority = real && config.priority_scheduling;
+        let budget = config.max_num_batched_tokens.map_or(u64::from(u32::MAX), u64::from);
+        let held = u64::from(usable_blocks) * u64::from(config.block_size) + 1;
+        let max_len = config.max_model_len.map_or(u64::from(u32::MAX), u64::from).min(held);
+        let max_len = if real && !config.enable_chunked_prefill {
+            max_len.min(budget + 1)
+        } else {
+            max_len
+        };
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let watermark_blocks = (config.watermark * f64::from(config.num_gpu_blocks)) as u32;
+        Self {
+            fidelity: config.fidelity,
+            block_size: config.block_size,
+            usable_blocks,
+            capacity_tokens: u64::from(config.num_gpu_blocks) * u64::from(config.block_size),
+            max_num_seqs: config.max_num_seqs.map_or(usize::MAX, |seqs| seqs as usize),
+            budget,
+            max_len: u32::try_from(max_len).unwrap_or(u32::MAX),
+            prefix_caching: config.enable_prefix_caching,
+            chunked_prefill: config.enable_chunked_prefill,
+            victim: match config.preemption_mode {
+                _ if by_priority => Victim::LeastUrgent,
+                PreemptionMode::Lifo => Victim::Newest,
+                PreemptionMode::Fifo => Victim::Oldest,
+            },
+            by_priority,
+            watermark_blocks: if real { watermark_blocks } else { 0 },
+            reserve_full_isl: !real || config.reserve_full_isl,
+            long_prefill_tokens: if real { config.long_prefill_token_threshold } else { 0 },
+            max_model_len: config.max_model_len,
+        }
+    }
+
+    pub(super) fn is_real(&self) -> bool {
+        self.fidelity == Fidelity::Real
+    }
+
+    /// Blocks for `tokens` tokens.
+    pub(super) fn blocks(&self, tokens: u32) -> u32 {
+        tokens.div_ceil(self.block_size)
+    }
+
+    /// Checks at submission: what can never run. The reference emulator refuses long prompts when it comes to admit them.
+    pub(super) fn accepts(&self, request: &EngineRequest) -> Result<(), Rejected> {
+        let prompt_tokens = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
+        if prompt_tokens == 0 {
+            return Err(Rejected::EmptyPrompt);
+        }
+        if !self.chunked_prefill && u64::from(prompt_tokens) > self.budget {
+            return Err(Rejected::PromptExceedsBudget {
+                prompt_tokens,
+                budget: u32::try_from(self.budget).unwrap_or(u32::MAX),
+            });
+        }
+        if self.is_real() {
+            self.fits(prompt_tokens)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Whether a prompt can be held at all.
+    pub(super) fn fits(&self, prompt_tokens: u32) -> Result<(), Rejected> {
+        if let Some(max_model_len) = self.max_model_len
+            && prompt_tokens >= max_model_len
+        {
+            return Err(Rejected::PromptTooLong {
+                prompt_tokens,
+                max_model_len,
+            });
+        }
+        let needed_blocks = self.blocks(prompt_tokens);
+        if needed_blocks > self.usable_blocks {
+            return Err(Rejected::PoolTooSmall {
+                needed_blocks,
+                total_blocks: self.usable_blocks,
+            });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,305 @@
+//! First half of a pass: the running requests.
+//!
+//! Only requests that do more than decode are visited: those with prompt tokens left and those the calendar names. The
+//! others take one token of the budget each, which is arithmetic on list positions.
+
+use crate::types::{FinishReason, KvEvent};
+
+use super::super::Pass;
+use super::calendar::Entry;
+use super::lanes::Lane;
+use super::rules::Victim;
+use super::{Phase, Visit, Vllm, Work, is_due};
+
+/// What a visit came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Visited {
+    Scheduled,
+    /// The request itself gave way.
+    Preempted,
+}
+
+impl Vllm {
+    /// Serves the running list within `work.budget`, preempting when blocks run out.
+    pub(super) fn schedule_running(&mut self, work: &mut Work, pass: &mut Pass) {
+        self.collect_visits();
+        let mut next = 0;
+        while let Some(&(ordinal, at)) = self.scratch.visits.get(next) {
+            next += 1;
+            let Some(index) = self.lanes.find(ordinal) else {
+                continue;
+            };
+            if self.slots[at].visit.pass == self.pass {
+                continue;
+            }
+            let before = work.visited_tokens + position(index) - work.visited_lanes;
+            let left = u32::try_from(work.budget - before).unwrap_or(if before < work.budget { u32::MAX } else { 0 });
+            if left == 0 {
+                break;
+            }
+            let mut passed_over = 0;
+            let visited = self.visit(at, ordinal, left, &mut passed_over, work, pass);
+            let index = index - passed_over;
+            let behind = index + usize::from(visited == Visited::Scheduled);
+            if visited == Visited::Preempted && self.rules.by_priority {
+                self.stall_from(behind, work);
+                return;
+            }
+            if self.rules.victim == Victim::Oldest && !self.rules.is_real() {
+                self.pass_over(behind, passed_over, work);
+            }
+        }
+        let served = work.budget - work.visited_tokens + work.visited_lanes;
+        if served < position(self.lanes.len()) {
+            self.stall_from(usize::try_from(served).unwrap_or(0), work);
+        }
+    }
+
+    /// Due and prefilling requests in list order.
+    fn collect_visits(&mut self) {
+        let visits = &mut self.scratch.visits;
+        visits.clear();
+        while let Some(entry) = self.calendar.pop_due(self.pass) {
+            if is_due(&self.slots, &entry) {
+                visits.push((entry.ordinal, entry.sequence));
+            }
+        }
+        if !self.prefilling.is_empty() {
+            visits.extend(self.prefilling.iter().map(|&at| (self.slots[at].ordinal, at)));
+            visits.sort_unstable();
+        }
+    }
+
+    /// Gives one request its tokens. `passed_over` counts victims that stood before it.
+    fn visit(
+        &mut self,
+        at: u32,
+        ordinal: u64,
+        budget: u32,
+        passed_over: &mut usize,
+        work: &mut Work,
+        pass: &mut Pass,
+    ) -> Visited {
+        let (computed, len) = self.progress(at);
+        let tokens = self.chunk(len - computed, budget);
+        let end = computed + tokens;
+        let needed = self
+            .rules
+            .blocks(end)
+            .saturating_sub(self.slots[at].sequence.table.len());
+        while self.pool.available() < needed {
+            let index = self.victim();
+            let own = self.lanes[index].ordinal;
+            self.preempt(index, work, pass);
+            if own == ordinal {
+                return Visited::Preempted;
+            }
+            *passed_over += usize::from(own < ordinal);
+        }
+        self.take_blocks(at, needed, pass);
+        self.compute(at, computed, end, work, pass);
+        if end == len {
+            self.reach_end(at, len);
+        }
+        Visited::Scheduled
+    }
+
+    /// Computed and known tokens of a running request at the start of this pass.
+    fn progress(&self, at: u32) -> (u32, u32) {
+        let slot = &self.slots[at];
+        if slot.phase == Phase::Decoding
+            && let Some(index) = self.lanes.find(slot.ordinal)
+        {
+            let len = u32::try_from(self.lanes[index].offset + self.pass).unwrap_or(0);
+            return (len - 1, len);
+        }
+        (slot.sequence.computed, slot.sequence.len())
+    }
+
+    /// Tokens of `missing` that one request gets from `budget`.
+    pub(super) fn chunk(&self, missing: u32, budget: u32) -> u32 {
+        let alone = self.lanes.len() + self.waiting.len() <= 1;
+        match self.rules.long_prefill_tokens {
+            limit if limit > 0 && !alone => missing.min(budget).min(limit),
+            _ => missing.min(budget),
+        }
+    }
+
+    pub(super) fn take_blocks(&mut self, at: u32, blocks: u32, pass: &mut Pass) {
+        let table = &mut self.slots[at].sequence.table;
+        self.pool.take(table, blocks, &mut pass.kv_events);
+    }
+
+    /// Accounts for the tokens `from..end` of a request: budget, prefill work, blocks that are full now.
+    pub(super) fn compute(&mut self, at: u32, from: u32, end: u32, work: &mut Work, pass: &mut Pass) {
+        let slot = &mut self.slots[at];
+        slot.sequence.computed = end;
+        let prompt_len = slot.sequence.prompt_len();
+        let prompt = (from < prompt_len).then(|| (end.min(prompt_len), from));
+        slot.visit = Visit {
+            pass: self.pass,
+            tokens: end - from,
+            prompt,
+        };
+        work.visited_tokens += i64::from(end - from);
+        work.visited_lanes += 1;
+        if let Some((isl, prefix)) = prompt {
+            work.prefill.requests += 1;
+            work.prefill.isl += u64::from(isl);
+            work.prefill.prefix += u64::from(prefix);
+        }
+        self.publish(at, end / self.rules.block_size, pass);
+    }
+
+    /// Makes the first `full` blocks of a request visible, with one event per newly visible run.
+    fn publish(&mut self, at: u32, full: u32, pass: &mut Pass) {
+        if !self.rules.prefix_caching {
+            return;
+        }
+        let sequence = &mut self.slots[at].sequence;
+        let mut parent = None;
+        for index in sequence.table.cached()..full {
+            let above = (index > 0).then(|| self.hasher.block(sequence, index - 1).block_hash);
+            let block = self.hasher.block(sequence, index);
+            if !self.pool.publish(&mut sequence.table, block, above) {
+                flush(&mut self.scratch.group, parent, pass);
+                continue;
+            }
+            if self.scratch.group.is_empty() {
+                parent = above;
+            }
+            self.scratch.group.push(block);
+        }
+        flush(&mut self.scratch.group, parent, pass);
+    }
+
+    /// The request with all `len` tokens scheduled brings a token at the end of this pass.
+    pub(super) fn reach_end(&mut self, at: u32, len: u32) {
+        let Some(index) = self.lanes.find(self.slots[at].ordinal) else {
+            return;
+        };
+        if self.slots[at].phase == Phase::Prefilling {
+            let lane = &mut self.lanes[index];
+            lane.offset = i64::from(len) - self.pass;
+            lane.first_pass = self.pass;
+            self.decoding.add(lane.offset);
+            self.prefilling.retain(|&other| other != at);
+            self.slots[at].phase = Phase::Decoding;
+            self.scratch.joined.push(at);
+        }
+        self.plan(at, index, len);
+    }
+
+    /// Finds out what comes next for a request that brings its next token in this pass.
+    fn plan(&mut self, at: u32, index: usize, len: u32) {
+        let slot = &mut self.slots[at];
+        let boundary = next_boundary(len, self.rules.block_size, self.rules.prefix_caching);
+        let token = len - slot.sequence.prompt_len();
+        slot.sequence
+            .answer
+            .look_ahead(self.generator, token + (boundary - len));
+        let (end, reason) = slot.sequence.answer.end();
+        if end <= token + 1 {
+            self.lanes[index].finish = Some(if end == 0 { FinishReason::Length } else { reason });
+            self.scratch.finishing.push(at);
+            return;
+        }
+        let steps = (boundary - len).min(end - 1 - token);
+        slot.due = self.pass + i64::from(steps);
+        self.calendar.push(Entry {
+            pass: slot.due,
+            ordinal: slot.ordinal,
+            sequence: at,
+        });
+    }
+
+    /// No budget for the requests from list position `from` on: decoding ones bring their next token a pass later.
+    fn stall_from(&mut self, from: usize, work: &mut Work) {
+        for index in from..self.lanes.len() {
+            self.stall(index);
+        }
+        work.visited_lanes += position(self.lanes.len().saturating_sub(from));
+        work.stalled = true;
+    }
+
+    fn stall(&mut self, index: usize) {
+        let lane: &mut Lane = &mut self.lanes[index];
+        let slot = &mut self.slots[lane.sequence];
+        slot.visit = Visit {
+            pass: self.pass,
+            ..Visit::default()
+        };
+        if slot.phase != Phase::Decoding {
+            return;
+        }
+        self.decoding.remove(lane.offset);
+        lane.offset -= 1;
+        lane.first_pass = self.pass + 1;
+        self.decoding.add(lane.offset);
+        slot.due += 1;
+        self.calendar.push(Entry {
+            pass: slot.due,
+            ordinal: lane.ordinal,
+            sequence: lane.sequence,
+        });
+    }
+
+    /// The reference emulator scans by index and does not move back when a victim before the current request leaves, so
+    /// the next `count` requests, at `from`, are not served in this pass.
+    fn pass_over(&mut self, from: usize, count: usize, work: &mut Work) {
+        let end = self.lanes.len().min(from + count);
+        for index in from..end {
+            self.stall(index);
+            work.visited_lanes += 1;
+            work.stalled = true;
+        }
+    }
+}
+
+fn flush(group: &mut Vec<crate::types::StoredBlock>, parent: Option<crate::types::SequenceHash>, pass: &mut Pass) {
+    if !group.is_empty() {
+        let blocks = group.as_slice().to_vec();
+        group.clear();
+        pass.kv_events.push(KvEvent::Stored { parent, blocks });
+    }
+}
+
+/// A list position or length as a signed number.
+pub(super) fn position(index: usize) -> i64 {
+    i64::try_from(index).unwrap_or(i64::MAX)
+}
+
+/// The next length above `len` at whose pass a decoding request fills a block (length a multiple of the block size; only
+/// with prefix caching) or needs a new one (one more than a multiple).
+fn next_boundary(len: u32, block_size: u32, prefix_caching: bool) -> u32 {
+    let next = len + 1;
+    match next % block_size {
+        _ if block_size == 1 => next,
+        0 if prefix_caching => next,
+        0 => next + 1,
+        1 => next,
+        past if prefix_caching => next + block_size - past,
+        past => next + block_size - past + 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::next_boundary;
+
+    #[test]
+    fn boundaries_are_full_blocks_and_first_tokens_of_new_ones() {
+        let walk = |caching: bool| {
+            let mut len = 1;
+            let mut seen = Vec::new();
+            while len < 13 {
+                len = next_boundary(len, 4, caching);
+                seen.push(len);
+            }
+            seen
+        };
+        assert_eq!(walk(true), [4, 5, 8, 9, 12, 13]);
+        assert_eq!(walk(false), [5, 9, 13]);
+        assert_eq!(next_boundary(7, 1, true), 8);
+    }
+}

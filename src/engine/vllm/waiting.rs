@@ -1,0 +1,82 @@
+//! Requests that wait for admission, in the order in which they will be tried.
+
+use std::collections::BTreeMap;
+
+use crate::types::SimTime;
+
+/// Place of a request in the queue.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    priority: i32,
+    arrival: u64,
+    order: i64,
+}
+
+/// The waiting queue: first come first served, or by (priority, arrival, submission). O(log n) per operation.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    by_priority: bool,
+    queue: BTreeMap<Place, u32>,
+    front: i64,
+    back: i64,
+}
+
+impl Waiting {
+    pub(super) fn new(by_priority: bool) -> Self {
+        Self {
+            by_priority,
+            queue: BTreeMap::new(),
+            front: 0,
+            back: 0,
+        }
+    }
+
+    /// Queues a new request.
+    pub(super) fn push(&mut self, sequence: u32, priority: i32, arrival: SimTime) -> Place {
+        self.back += 1;
+        let place = if self.by_priority {
+            Place {
+                priority,
+                arrival: arrival.0,
+                order: self.back,
+            }
+        } else {
+            Place {
+                priority: 0,
+                arrival: 0,
+                order: self.back,
+            }
+        };
+        self.queue.insert(place, sequence);
+        place
+    }
+
+    /// Takes a preempted request back: to the front, or to its `former` place in the priority order.
+    pub(super) fn push_again(&mut self, sequence: u32, former: Place) -> Place {
+        let place = if self.by_priority {
+            former
+        } else {
+            let order = self.front;
+            self.front -= 1;
+            Place { order, ..former }
+        };
+        self.queue.insert(place, sequence);
+        place
+    }
+
+    pub(super) fn head(&self) -> Option<u32> {
+        self.queue.first_key_value().map(|(_, &sequence)| sequence)
+    }
+
+    pub(super) fn remove(&mut self, place: Place) {
+        self.queue.remove(&place);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+}

@@ -1,0 +1,64 @@
+//! What a router knows of a cache from its events.
+
+use std::collections::BTreeMap;
+
+use ghostfleet::types::{KvEvent, SequenceHash, StoredBlock};
+
+/// Stored blocks with the number of copies and the parent that they were announced with.
+#[derive(Debug, Default)]
+pub(crate) struct Index {
+    blocks: BTreeMap<SequenceHash, (u32, Option<SequenceHash>, StoredBlock)>,
+}
+
+impl Index {
+    pub(crate) fn apply(&mut self, events: &[KvEvent]) {
+        for event in events {
+            match event {
+                KvEvent::Stored { parent, blocks } => {
+                    let mut parent = *parent;
+                    for &block in blocks {
+                        assert!(
+                            parent.is_none_or(|hash| self.blocks.contains_key(&hash)),
+                            "parents come first"
+                        );
+                        let entry = self.blocks.entry(block.block_hash).or_insert((0, parent, block));
+                        entry.0 += 1;
+                        assert_eq!((entry.1, entry.2), (parent, block));
+                        parent = Some(block.block_hash);
+                    }
+                }
+                KvEvent::Removed { block_hashes } => {
+                    assert!(!block_hashes.is_empty());
+                    for hash in block_hashes {
+                        let entry = self.blocks.get_mut(hash).expect("only stored blocks are removed");
+                        entry.0 -= 1;
+                        if entry.0 == 0 {
+                            self.blocks.remove(hash);
+                        }
+                    }
+                }
+                KvEvent::Cleared => self.blocks.clear(),
+            }
+        }
+    }
+
+    pub(crate) fn assert_equals(&self, cached: &[(Option<SequenceHash>, StoredBlock)]) {
+        let mut seen = BTreeMap::new();
+        for &(parent, block) in cached {
+            assert!(
+                parent.is_none_or(|hash| seen.contains_key(&hash)),
+                "parents before children"
+            );
+            assert!(
+                seen.insert(block.block_hash, (parent, block)).is_none(),
+                "each block once"
+            );
+        }
+        let told: BTreeMap<_, _> = self
+            .blocks
+            .iter()
+            .map(|(&hash, &(_, parent, block))| (hash, (parent, block)))
+            .collect();
+        assert_eq!(told, seen);
+    }
+}

@@ -1,0 +1,88 @@
+//! Random loads: prompts that share prefixes, cancels, pauses.
+
+use ghostfleet::types::{EngineRequest, HashSalt, RequestId, StopRule};
+use proptest::prelude::*;
+
+/// One thing that happens to an engine.
+#[derive(Debug, Clone)]
+pub(crate) enum Op {
+    Submit(Shape),
+    Steps(u8),
+    /// Position among the active requests.
+    Cancel(usize),
+    ClearCache,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Script {
+    pub(crate) ops: Vec<Op>,
+}
+
+/// A request without its identity.
+#[derive(Debug, Clone)]
+pub(crate) struct Shape {
+    family: u32,
+    shared: u32,
+    own: u32,
+    pub(crate) max_tokens: Option<u32>,
+    min_tokens: u32,
+    stop_ids: bool,
+    planned: bool,
+    priority: i32,
+    salted: bool,
+}
+
+impl Shape {
+    pub(crate) fn request(&self, number: u64) -> EngineRequest {
+        let own = u32::try_from(number).unwrap() * 1000 + 100_000;
+        let shared = (0..self.shared).map(|at| self.family * 1000 + at);
+        EngineRequest {
+            id: RequestId(number),
+            key: number,
+            prompt: shared.chain((0..self.own).map(|at| own + at)).collect(),
+            stop: StopRule {
+                max_tokens: self.max_tokens,
+                min_tokens: self.min_tokens,
+                ignore_eos: false,
+                eos_token_ids: vec![2, 1010],
+                stop_token_ids: if self.stop_ids {
+                    (1100..1150).collect()
+                } else {
+                    Vec::new()
+                },
+            },
+            planned: self.planned.then(|| (0..self.max_tokens.unwrap_or(9)).collect()),
+            priority: self.priority,
+            salt: HashSalt {
+                lora_name: self.salted.then(|| "adapter".into()),
+                cache_salt: None,
+            },
+        }
+    }
+}
+
+prop_compose! {
+    fn shapes()(
+        family in 0_u32..3,
+        shared in 0_u32..70,
+        own in 0_u32..60,
+        max_tokens in prop::option::weighted(0.9, 0_u32..60),
+        min_tokens in 0_u32..20,
+        stop_ids in prop::bool::weighted(0.3),
+        planned in prop::bool::weighted(0.2),
+        priority in 0_i32..3,
+        salted in prop::bool::weighted(0.1),
+    ) -> Shape {
+        Shape { family, shared, own, max_tokens, min_tokens, stop_ids, planned, priority, salted }
+    }
+}
+
+pub(crate) fn scripts() -> impl Strategy<Value = Script> {
+    let op = prop_oneof![
+        6 => shapes().prop_map(Op::Submit),
+        5 => (1_u8..12).prop_map(Op::Steps),
+        1 => any::<prop::sample::Index>().prop_map(|at| Op::Cancel(at.index(64))),
+        1 => Just(Op::ClearCache),
+    ];
+    prop::collection::vec(op, 1..40).prop_map(|ops| Script { ops })
+}

@@ -1,0 +1,335 @@
+//! What every engine promises, whatever its scheduler, checked with random loads.
+
+#![allow(clippy::unwrap_used)]
+
+mod index;
+mod load;
+
+use std::collections::BTreeMap;
+
+use ghostfleet::engine::{Engine, EngineConfig, EngineKind, Fidelity, Output, OutputDetail, Pass, build};
+use ghostfleet::types::{RequestId, SimTime};
+use index::Index;
+use load::{Op, Script, scripts};
+use proptest::prelude::*;
+
+/// More passes than any script of ours needs; an engine that runs longer starves somebody.
+const PASSES: usize = 5_000;
+
+/// Runs scripts on one engine and checks what must hold after every pass.
+struct Driver {
+    config: EngineConfig,
+    engine: Box<dyn Engine>,
+    now: SimTime,
+    index: Index,
+    /// Tokens still to come per active request; `None` when the end is drawn by the engine.
+    active: BTreeMap<RequestId, Progress>,
+    passes: Vec<Pass>,
+}
+
+#[derive(Debug, Default)]
+struct Progress {
+    got: u32,
+    most: Option<u32>,
+    admitted: bool,
+}
+
+impl Driver {
+    fn new(config: &EngineConfig) -> Self {
+        let mut engine = build(config).unwrap();
+        engine.record_schedule(true);
+        Self {
+            config: config.clone(),
+            engine,
+            now: SimTime::ZERO,
+            index: Index::default(),
+            active: BTreeMap::new(),
+            passes: Vec::new(),
+        }
+    }
+
+    fn run(&mut self, script: &Script) {
+        for (number, op) in script.ops.iter().enumerate() {
+            match op {
+                Op::Submit(shape) => {
+                    let request = shape.request(number as u64);
+                    let (id, most) = (request.id, shape.max_tokens);
+                    if self.engine.submit(request, self.now).is_ok() {
+                        let progress = Progress {
+                            most,
+                            ..Progress::default()
+                        };
+                        assert!(self.active.insert(id, progress).is_none());
+                    }
+                }
+                Op::Steps(count) => {
+                    for _ in 0..*count {
+                        self.step();
+                    }
+                }
+                Op::Cancel(at) => {
+                    let id = self.active.keys().nth(at % self.active.len().max(1)).copied();
+                    if let Some(id) = id {
+                        assert!(self.engine.cancel(id, self.now));
+                        self.active.remove(&id);
+                        assert!(!self.engine.cancel(id, self.now));
+                    }
+                }
+                Op::ClearCache => {
+                    let events = self.engine.clear_cache();
+                    self.index.apply(&events);
+                    assert_eq!(self.engine.load().inactive_blocks, 0);
+                }
+            }
+            self.check();
+        }
+    }
+
+    /// Runs until everybody has their answer.
+    fn drain(&mut self) {
+        for _ in 0..PASSES {
+            if !self.step() {
+                break;
+            }
+            self.check();
+        }
+        assert!(self.active.is_empty(), "starved: {:?}", self.active);
+    }
+
+    fn step(&mut self) -> bool {
+        let Some(pass) = self.engine.step(self.now) else {
+            assert_eq!(
+                self.engine.load().running,
+                0,
+                "an engine with running requests has work"
+            );
+            return false;
+        };
+        assert!(pass.ends_at >= self.now);
+        self.now = pass.ends_at;
+        let scheduled: u64 = self
+            .engine
+            .schedule()
+            .iter()
+            .map(|&(_, tokens)| u64::from(tokens))
+            .sum();
+        assert!(scheduled <= self.config.max_num_batched_tokens.map_or(u64::MAX, u64::from));
+        for admission in &pass.admissions {
+            let progress = self
+                .active
+                .get_mut(&admission.id)
+                .expect("only active requests are admitted");
+            assert_eq!(admission.again, std::mem::replace(&mut progress.admitted, true));
+        }
+        for output in &pass.outputs {
+            self.take(output);
+        }
+        self.index.apply(&pass.kv_events);
+        assert_eq!(pass.load, self.engine.load());
+        self.passes.push(pass);
+        true
+    }
+
+    fn take(&mut self, output: &Output) {
+        match *output {
+            Output::Token { id, finish, .. } => {
+                let progress = self
+                    .active
+                    .get_mut(&id)
+                    .expect("no token after the last one or a cancel");
+                progress.got += 1;
+                assert!(progress.admitted);
+                assert!(progress.most.is_none_or(|most| progress.got <= most));
+                if finish.is_some() {
+                    self.active.remove(&id);
+                }
+            }
+            Output::Empty { id, .. } => {
+                let progress = self.active.remove(&id).expect("ends once");
+                assert_eq!(progress.got, 0);
+            }
+            Output::Rejected { id, .. } => {
+                let progress = self.active.remove(&id).expect("ends once");
+                assert!(!progress.admitted);
+            }
+        }
+    }
+
+    fn check(&self) {
+        let load = self.engine.load();
+        assert!(
+            load.active_blocks + load.inactive_blocks <= load.total_blocks,
+            "{load:?}"
+        );
+        assert!(self.config.max_num_seqs.is_none_or(|most| load.running <= most));
+        assert_eq!(
+            (load.running + load.waiting) as usize,
+            self.active.len(),
+            "nobody is lost"
+        );
+        self.index.assert_equals(&self.engine.cached_blocks());
+    }
+
+    fn assert_empty(&self) {
+        let load = self.engine.load();
+        assert_eq!((load.running, load.waiting, load.active_blocks), (0, 0, 0));
+    }
+}
+
+fn engines() -> impl Strategy<Value = (EngineKind, Fidelity)> {
+    let kinds = prop::sample::select(EngineKind::ALL.to_vec());
+    (kinds, prop::sample::select(vec![Fidelity::Real, Fidelity::Mocker]))
+}
+
+prop_compose! {
+    fn configs()(
+        (kind, fidelity) in engines(),
+        num_gpu_blocks in 6_u32..40,
+        block_size in prop::sample::select(vec![1_u32, 2, 4, 16]),
+        max_num_seqs in prop::option::of(1_u32..9),
+        max_num_batched_tokens in prop::option::of(8_u32..80),
+        max_model_len in prop::option::of(20_u32..200),
+        enable_prefix_caching in prop::bool::weighted(0.8),
+        enable_chunked_prefill in prop::bool::weighted(0.8),
+        fifo in any::<bool>(),
+        priority_scheduling in any::<bool>(),
+        watermark in prop::sample::select(vec![0.0, 0.1]),
+        reserve_full_isl in any::<bool>(),
+        long_prefill_token_threshold in prop::sample::select(vec![0_u32, 5]),
+        seed in any::<u64>(),
+    ) -> EngineConfig {
+        EngineConfig {
+            kind,
+            fidelity,
+            num_gpu_blocks,
+            block_size,
+            max_model_len,
+            max_num_seqs,
+            max_num_batched_tokens,
+            enable_prefix_caching,
+            enable_chunked_prefill,
+            preemption_mode: if fifo { ghostfleet::engine::PreemptionMode::Fifo } else { ghostfleet::engine::PreemptionMode::Lifo },
+            priority_scheduling,
+            watermark,
+            reserve_full_isl,
+            long_prefill_token_threshold,
+            seed,
+            ..EngineConfig::default()
+        }
+    }
+}
+
+/// Passes of `script` with the outputs that `detail` lists.
+fn passes(config: &EngineConfig, script: &Script, detail: OutputDetail, quiet: bool) -> Vec<(SimTime, Pass)> {
+    let mut engine = build(config).unwrap();
+    engine.set_output_detail(detail);
+    let mut now = SimTime::ZERO;
+    let mut seen = Vec::new();
+    let mut step = |engine: &mut dyn Engine, now: &mut SimTime| {
+        if quiet && let Some(end) = engine.step_quiet(*now) {
+            assert!(end >= *now);
+            *now = end;
+            return true;
+        }
+        let Some(pass) = engine.step(*now) else { return false };
+        *now = pass.ends_at;
+        seen.push((*now, pass));
+        true
+    };
+    for (number, op) in script.ops.iter().enumerate() {
+        match op {
+            Op::Submit(shape) => drop(engine.submit(shape.request(number as u64), now)),
+            Op::Steps(count) => {
+                for _ in 0..*count {
+                    step(engine.as_mut(), &mut now);
+                }
+            }
+            Op::Cancel(at) => drop(engine.cancel(RequestId(*at as u64), now)),
+            Op::ClearCache => drop(engine.clear_cache()),
+        }
+    }
+    let mut left = PASSES;
+    while step(engine.as_mut(), &mut now) {
+        left -= 1;
+        assert!(left > 0, "starved: {:?}", engine.load());
+    }
+    seen
+}
+
+/// First and last tokens only.
+fn milestones(passes: Vec<(SimTime, Pass)>) -> Vec<(SimTime, Pass)> {
+    let mut started = std::collections::BTreeSet::new();
+    let keep = |(now, mut pass): (SimTime, Pass)| {
+        pass.outputs.retain(|output| match *output {
+            Output::Token { id, finish, .. } => started.insert(id) || finish.is_some(),
+            Output::Empty { .. } | Output::Rejected { .. } => true,
+        });
+        (now, pass)
+    };
+    passes.into_iter().map(keep).collect()
+}
+
+/// Passes in which somebody hears something or the cache changes.
+fn eventful(mut passes: Vec<(SimTime, Pass)>) -> Vec<(SimTime, Pass)> {
+    passes.retain(|(_, pass)| {
+        !(pass.outputs.is_empty()
+            && pass.admissions.is_empty()
+            && pass.preempted.is_empty()
+            && pass.kv_events.is_empty())
+    });
+    passes
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn nobody_is_lost_and_the_books_balance(config in configs(), script in scripts()) {
+        let mut driver = Driver::new(&config);
+        driver.run(&script);
+        driver.drain();
+        driver.assert_empty();
+    }
+
+    #[test]
+    fn cancelling_everybody_returns_everything(config in configs(), script in scripts()) {
+        let mut driver = Driver::new(&config);
+        driver.run(&script);
+        for id in std::mem::take(&mut driver.active).into_keys() {
+            prop_assert!(driver.engine.cancel(id, driver.now));
+        }
+        driver.assert_empty();
+        driver.check();
+        let events = driver.engine.clear_cache();
+        driver.index.apply(&events);
+        driver.check();
+        let load = driver.engine.load();
+        prop_assert_eq!((load.active_blocks, load.inactive_blocks), (0, 0));
+    }
+
+    #[test]
+    fn same_seed_same_passes(config in configs(), script in scripts()) {
+        let run = || {
+            let mut driver = Driver::new(&config);
+            driver.run(&script);
+            driver.drain();
+            driver.passes
+        };
+        prop_assert_eq!(run(), run());
+    }
+
+    #[test]
+    fn listing_fewer_outputs_changes_nothing_else(config in configs(), script in scripts()) {
+        let every = passes(&config, &script, OutputDetail::EveryToken, false);
+        let few = passes(&config, &script, OutputDetail::Milestones, false);
+        prop_assert_eq!(milestones(every), few);
+    }
+
+    #[test]
+    fn quiet_passes_leave_out_only_tokens(config in configs(), script in scripts()) {
+        let all = passes(&config, &script, OutputDetail::Milestones, false);
+        let loud = passes(&config, &script, OutputDetail::Milestones, true);
+        prop_assert!(loud.len() <= all.len());
+        prop_assert_eq!(eventful(all), eventful(loud));
+    }
+}
