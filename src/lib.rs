@@ -1,9 +1,15 @@
 //! ghostfleet: a live fleet of emulated LLM-inference workers in one process.
 //!
-//! `ARCHITECTURE.md` has the map; in short, decisions are made in pure code ([`engine`]) and acted out by actors.
+//! `ARCHITECTURE.md` has the map; in short, decisions are made in pure code ([`engine`]) and acted out by [`actors`];
+//! [`transport`] knows bytes and sockets and nothing else; [`cluster`] puts a fleet together from a [`config`].
 
+pub mod actors;
 pub mod block_hash;
+pub mod cli;
+pub mod cluster;
+pub mod config;
 pub mod engine;
 pub mod model;
+pub mod serve;
 pub mod transport;
 pub mod types;

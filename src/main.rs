@@ -1,2 +1,36 @@
-//! The `ghostfleet` command.
-fn main() {}
+//! The `ghostfleet` command: parse, set up logs, call the library, map errors to exit codes.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use ghostfleet::cli::{Cli, Command, LogFormat};
+use tracing_subscriber::EnvFilter;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    init_logs(cli.log_format);
+    let result = match &cli.command {
+        Command::Serve(args) => ghostfleet::serve::run(args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+/// Logs go to stderr; `RUST_LOG` (or the peer's `DYN_LOG`) filters them.
+fn init_logs(format: LogFormat) {
+    let filter = EnvFilter::try_from_default_env()
+        .or_else(|_| EnvFilter::try_from_env("DYN_LOG"))
+        .unwrap_or_else(|_| EnvFilter::new("info"));
+    let logs = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    match format {
+        LogFormat::Text => logs.init(),
+        LogFormat::Json => logs.json().init(),
+    }
+}

@@ -1,6 +1,6 @@
 //! Bytes and sockets: request planes, event planes, discovery. Knows nothing of engines or actors.
 
-pub mod event_plane;
 pub mod discovery;
+pub mod event_plane;
 pub mod intake;
 pub mod request_plane;

@@ -1,0 +1,187 @@
+//! Figures of one rank that anyone may read at any time: written by the rank's actor after each pass with relaxed
+//! stores, so that a snapshot never waits for a busy or hung actor.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::types::Load;
+
+/// Upper bounds of the lateness buckets, microseconds; the last bucket is open.
+const LATENESS_BOUNDS_US: [u64; 11] = [100, 250, 500, 1000, 1500, 2000, 3000, 5000, 10_000, 50_000, 250_000];
+const LATENESS_BUCKETS: usize = LATENESS_BOUNDS_US.len() + 1;
+
+/// Live figures of one rank.
+#[derive(Debug, Default)]
+pub struct RankGauge {
+    running: AtomicU32,
+    waiting: AtomicU32,
+    active_blocks: AtomicU32,
+    inactive_blocks: AtomicU32,
+    total_blocks: AtomicU32,
+    preemptions: AtomicU64,
+    streams: AtomicU32,
+    requests: AtomicU64,
+    tokens: AtomicU64,
+    passes: AtomicU64,
+    late_passes: [AtomicU64; LATENESS_BUCKETS],
+    lateness_total_us: AtomicU64,
+    lateness_max_us: AtomicU64,
+    slipped_us: AtomicU64,
+}
+
+/// How late passes ended against their model, over all passes with a modelled duration.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Lateness {
+    /// Passes measured.
+    pub passes: u64,
+    /// Mean, ms.
+    pub mean_ms: f64,
+    /// Upper bound of the bucket that holds the 99th percentile, ms.
+    pub p99_ms: f64,
+    /// Largest, ms.
+    pub max_ms: f64,
+    /// Modelled time that could not be kept: passes that were started later than they should have been, ms in total.
+    pub slipped_ms: f64,
+    #[serde(skip)]
+    buckets: [u64; LATENESS_BUCKETS],
+}
+
+#[allow(clippy::cast_precision_loss)]
+fn ms(us: u64) -> f64 {
+    us as f64 / 1e3
+}
+
+impl Lateness {
+    /// Both together.
+    #[must_use]
+    pub fn merged(&self, other: &Self) -> Self {
+        let passes = self.passes + other.passes;
+        let mut buckets = self.buckets;
+        for (sum, more) in buckets.iter_mut().zip(other.buckets) {
+            *sum += more;
+        }
+        let max_ms = self.max_ms.max(other.max_ms);
+        #[allow(clippy::cast_precision_loss)]
+        let mean = |a: &Self| a.mean_ms * a.passes as f64;
+        #[allow(clippy::cast_precision_loss)]
+        let mean_ms = if passes == 0 {
+            0.0
+        } else {
+            (mean(self) + mean(other)) / passes as f64
+        };
+        let p99_ms = percentile(&buckets, passes, max_ms);
+        Self {
+            passes,
+            mean_ms,
+            p99_ms,
+            max_ms,
+            slipped_ms: self.slipped_ms + other.slipped_ms,
+            buckets,
+        }
+    }
+}
+
+fn percentile(buckets: &[u64; LATENESS_BUCKETS], passes: u64, max_ms: f64) -> f64 {
+    let mut below = 0;
+    for (count, bound) in buckets.iter().zip(LATENESS_BOUNDS_US) {
+        below += count;
+        if below * 100 >= passes * 99 {
+            return ms(bound).min(max_ms);
+        }
+    }
+    max_ms
+}
+
+/// One rank in a snapshot.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct RankSnapshot {
+    /// Actor path.
+    pub path: String,
+    /// Queue and block figures after the last change.
+    pub load: Load,
+    /// Requests that the rank's actor still has to answer.
+    pub streams: u32,
+    /// Requests taken since the worker's first start.
+    pub requests_total: u64,
+    /// Tokens handed out.
+    pub tokens_total: u64,
+    /// Passes run.
+    pub passes_total: u64,
+    /// Lateness of those with a modelled duration.
+    pub lateness: Lateness,
+}
+
+impl RankGauge {
+    pub(super) fn set_load(&self, load: &Load, streams: usize) {
+        self.running.store(load.running, Relaxed);
+        self.waiting.store(load.waiting, Relaxed);
+        self.active_blocks.store(load.active_blocks, Relaxed);
+        self.inactive_blocks.store(load.inactive_blocks, Relaxed);
+        self.total_blocks.store(load.total_blocks, Relaxed);
+        self.preemptions.store(load.preemptions, Relaxed);
+        self.streams.store(u32::try_from(streams).unwrap_or(u32::MAX), Relaxed);
+    }
+
+    pub(super) fn count_request(&self) {
+        self.requests.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn count_pass(&self, tokens: u64) {
+        self.passes.fetch_add(1, Relaxed);
+        self.tokens.fetch_add(tokens, Relaxed);
+    }
+
+    pub(super) fn count_lateness(&self, late: Duration) {
+        let us = u64::try_from(late.as_micros()).unwrap_or(u64::MAX);
+        let bucket = LATENESS_BOUNDS_US.partition_point(|bound| *bound < us);
+        self.late_passes[bucket].fetch_add(1, Relaxed);
+        self.lateness_total_us.fetch_add(us, Relaxed);
+        self.lateness_max_us.fetch_max(us, Relaxed);
+    }
+
+    pub(super) fn count_slip(&self, slip: Duration) {
+        self.slipped_us
+            .fetch_add(u64::try_from(slip.as_micros()).unwrap_or(u64::MAX), Relaxed);
+    }
+
+    /// The figures now.
+    pub fn snapshot(&self, path: String) -> RankSnapshot {
+        let mut buckets = [0; LATENESS_BUCKETS];
+        for (copy, bucket) in buckets.iter_mut().zip(&self.late_passes) {
+            *copy = bucket.load(Relaxed);
+        }
+        let measured: u64 = buckets.iter().sum();
+        let max_ms = ms(self.lateness_max_us.load(Relaxed));
+        #[allow(clippy::cast_precision_loss)]
+        let mean_ms = if measured == 0 {
+            0.0
+        } else {
+            ms(self.lateness_total_us.load(Relaxed)) / measured as f64
+        };
+        RankSnapshot {
+            path,
+            load: Load {
+                running: self.running.load(Relaxed),
+                waiting: self.waiting.load(Relaxed),
+                active_blocks: self.active_blocks.load(Relaxed),
+                inactive_blocks: self.inactive_blocks.load(Relaxed),
+                total_blocks: self.total_blocks.load(Relaxed),
+                preemptions: self.preemptions.load(Relaxed),
+            },
+            streams: self.streams.load(Relaxed),
+            requests_total: self.requests.load(Relaxed),
+            tokens_total: self.tokens.load(Relaxed),
+            passes_total: self.passes.load(Relaxed),
+            lateness: Lateness {
+                passes: measured,
+                mean_ms,
+                p99_ms: percentile(&buckets, measured, max_ms),
+                max_ms,
+                slipped_ms: ms(self.slipped_us.load(Relaxed)),
+                buckets,
+            },
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! `KvPublisher`: one rank's KV event stream.
+//!
+//! Started by the worker beside its rank, on the same thread. Owns one incarnation of the stream: publisher id, event
+//! ids from 1, the ring of recent events and the block tree, from which it answers recovery queries. Publishing and
+//! recording are one step, so that an answer never knows less than what was sent. A replacement is a new stream: it
+//! starts from the rank's true blocks under a new publisher id.
+
+use actix::prelude::*;
+use bytes::Bytes;
+
+use super::clock::Clock;
+use super::liveness::Liveness;
+use crate::transport::event_plane::EventPublisher;
+use crate::transport::event_plane::journal::Journal;
+use crate::transport::event_plane::recovery;
+use crate::transport::request_plane::Codec;
+use crate::types::{KvEvent, SequenceHash, StoredBlock};
+
+/// Passes whose events may wait; past that the rank keeps the truth and sends it whole later.
+const MAILBOX: usize = 256;
+
+/// One rank's KV event stream.
+pub struct KvPublisher {
+    journal: Journal,
+    stream: EventPublisher,
+    _liveness: Liveness,
+}
+
+/// What became of the rank's cache.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(super) enum Publish {
+    /// Changes of one pass, in order.
+    Events(Vec<KvEvent>),
+    /// The whole cache, parents first: events before it were lost on the way to the publisher.
+    Replace(Vec<(Option<SequenceHash>, StoredBlock)>),
+}
+
+/// A recovery query of a router, still encoded. The answer is one encoded response item.
+#[derive(Message)]
+#[rtype(result = "Bytes")]
+pub(super) struct Recover {
+    pub(super) codec: Codec,
+    pub(super) body: Bytes,
+}
+
+impl KvPublisher {
+    pub(super) fn new(journal: Journal, stream: EventPublisher, liveness: Liveness) -> Self {
+        Self {
+            journal,
+            stream,
+            _liveness: liveness,
+        }
+    }
+
+    fn publish(&mut self, events: Vec<KvEvent>) {
+        for payload in self.journal.record(events) {
+            self.stream.publish(&payload, Clock::unix_ms());
+        }
+    }
+}
+
+impl Actor for KvPublisher {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        ctx.set_mailbox_capacity(MAILBOX);
+    }
+}
+
+impl Handler<Publish> for KvPublisher {
+    type Result = ();
+
+    fn handle(&mut self, message: Publish, _: &mut Self::Context) {
+        match message {
+            Publish::Events(events) => self.publish(events),
+            Publish::Replace(blocks) => {
+                let mut events = vec![KvEvent::Cleared];
+                events.extend(blocks.into_iter().map(|(parent, block)| KvEvent::Stored {
+                    parent,
+                    blocks: vec![block],
+                }));
+                self.publish(events);
+            }
+        }
+    }
+}
+
+impl Handler<Recover> for KvPublisher {
+    type Result = MessageResult<Recover>;
+
+    fn handle(&mut self, Recover { codec, body }: Recover, _: &mut Self::Context) -> Self::Result {
+        let response = recovery::answer(&mut self.journal, codec, &body);
+        MessageResult(response.encode_item(codec).into())
+    }
+}

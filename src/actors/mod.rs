@@ -1,0 +1,31 @@
+//! Actors: they own state and wait for real time; what happens and when is decided by the pure engines.
+//!
+//! ```text
+//! Fleet            supervisor: launches, replaces, kills, drains
+//!   Worker x N     the unit of death: sockets, lease, children            w17
+//!     Rank x DP    owns one engine; the only place where time passes      w17/r0
+//!     KvPublisher x DP   event ids, ring, block tree, recovery answers    w17/r0/kv
+//!     MetricsReporter    load figures                                     w17/metrics
+//!     Registrar    lease and records in discovery                         w17/lease
+//! ```
+//!
+//! A panic or a crash ends one actor; [`liveness`] tells its parent, [`supervision`] says whether and when the parent
+//! builds a new one. Figures are read from the [`registry`] without asking anyone.
+
+pub mod clock;
+pub mod death;
+pub mod fleet;
+pub mod gate;
+pub mod gauge;
+pub mod kv_publisher;
+pub mod liveness;
+pub mod metrics_reporter;
+pub mod path;
+pub mod plan;
+pub mod rank;
+mod records;
+mod recovery;
+pub mod registrar;
+pub mod registry;
+pub mod supervision;
+pub mod worker;

@@ -1,0 +1,112 @@
+//! What workers are built from: plans that outlive their incarnations, and what all of them share.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::value::RawValue;
+use tokio::runtime::Handle;
+
+use super::clock::Clock;
+use super::recovery::RecoveryLimits;
+use super::registrar::StoreHealth;
+use super::supervision::RestartPolicy;
+use crate::engine::EngineConfig;
+use crate::transport::discovery::{Discovery, EndpointName};
+use crate::transport::request_plane::call_home::AnswerLimits;
+use crate::transport::request_plane::endpoint::EndpointTable;
+use crate::transport::request_plane::tcp::server::Limits;
+use crate::types::WorkerId;
+
+/// Workers that are alike.
+#[derive(Debug)]
+pub struct GroupPlan {
+    /// Label.
+    pub name: String,
+    /// Endpoint they serve.
+    pub endpoint: EndpointName,
+    /// Ranks per worker.
+    pub data_parallel_size: u32,
+    /// From registration to the first pass.
+    pub startup_time: Duration,
+    /// One rank's engine.
+    pub engine: EngineConfig,
+    /// Model card, written once.
+    pub card: Box<RawValue>,
+}
+
+/// One worker, whatever its incarnation.
+#[derive(Debug, Clone)]
+pub struct WorkerPlan {
+    /// Position in the fleet.
+    pub id: WorkerId,
+    /// Its group.
+    pub group: Arc<GroupPlan>,
+    /// Own request listener (`ports = "per-worker"`): its address, port 0: any.
+    pub tcp: Option<SocketAddr>,
+    /// HTTP face.
+    pub http: Option<SocketAddr>,
+}
+
+/// Shared by all workers of a process.
+pub struct Shared {
+    /// Threads for sockets and timers of sockets.
+    pub pool: Handle,
+    /// Engines' clock.
+    pub clock: Clock,
+    /// Where workers announce themselves.
+    pub discovery: Discovery,
+    /// Whether it answers.
+    pub(super) store_health: StoreHealth,
+    /// Paths of the shared listener.
+    pub endpoints: EndpointTable,
+    /// Address of the shared listener; `None` with one listener per worker.
+    pub shared_address: Option<SocketAddr>,
+    /// Host that request listeners advertise.
+    pub tcp_advertise: IpAddr,
+    /// Bounds of request listeners.
+    pub tcp_limits: Limits,
+    /// Host that event publishers bind.
+    pub event_host: IpAddr,
+    /// Host that they advertise.
+    pub event_advertise: IpAddr,
+    /// Bounds of answers.
+    pub answer_limits: AnswerLimits,
+    /// Most open requests per worker.
+    pub max_open_requests: u32,
+    /// Bounds of recovery answers.
+    pub(super) recovery_limits: RecoveryLimits,
+    /// How often a dead actor is replaced.
+    pub restarts: RestartPolicy,
+}
+
+impl Shared {
+    /// The parts that need no decision are made here.
+    #[allow(clippy::too_many_arguments)]
+    pub fn new(
+        pool: Handle,
+        discovery: Discovery,
+        endpoints: EndpointTable,
+        shared_address: Option<SocketAddr>,
+        (tcp_advertise, tcp_limits): (IpAddr, Limits),
+        (event_host, event_advertise): (IpAddr, IpAddr),
+        max_open_requests: u32,
+    ) -> Self {
+        Self {
+            pool,
+            clock: Clock::start(),
+            discovery,
+            store_health: StoreHealth::default(),
+            endpoints,
+            shared_address,
+            tcp_advertise,
+            tcp_limits,
+            event_host,
+            event_advertise,
+            answer_limits: AnswerLimits::default(),
+            max_open_requests,
+            recovery_limits: RecoveryLimits::default(),
+            restarts: RestartPolicy::default(),
+        }
+    }
+}

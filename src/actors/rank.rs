@@ -1,0 +1,374 @@
+//! `Rank`: owns one engine; the only place where modelled time passes.
+//!
+//! Started by its worker, ends with it or by a fault. A pass is computed at once and takes effect at its end: the rank
+//! sleeps to the pass's *absolute* end, so late timers never add up, then hands tokens to the sinks, cache events to
+//! the [`KvPublisher`] and load to the [`MetricsReporter`]. Passes without a modelled duration run in short slices
+//! between which the thread's other actors get their turn.
+//!
+//! Whatever ends it, each stream that is not complete breaks off as with a dead process ([`OpenStream`]'s drop).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::prelude::*;
+use rustc_hash::FxHashMap;
+
+use super::clock::Clock;
+use super::gauge::RankGauge;
+use super::kv_publisher::{KvPublisher, Publish};
+use super::liveness::Liveness;
+use super::metrics_reporter::{LoadChanged, MetricsReporter};
+use crate::engine::{Engine, Output, Pass, Rejected};
+use crate::transport::intake::{Failure, Submission, TokenSink};
+use crate::types::{DpRank, KvEvent, RequestId, SequenceHash, SimTime, StoredBlock};
+
+/// Requests that may wait in the mailbox before a worker counts as overloaded.
+pub(super) const MAILBOX: usize = 16 * 1024;
+
+/// Passes without a modelled duration that run before the other actors of the thread get a turn.
+const SLICE: u32 = 16;
+
+/// Lateness up to which passes are chained without a gap; what is beyond is slipped time, counted and reported.
+const MAX_CATCH_UP: Duration = Duration::from_millis(100);
+
+/// Everything a rank needs to start.
+pub(super) struct RankParts {
+    pub(super) rank: DpRank,
+    pub(super) engine: Box<dyn Engine>,
+    pub(super) clock: Clock,
+    /// Requests wait until then (`--startup-time`).
+    pub(super) starts_at: SimTime,
+    pub(super) gauge: Arc<RankGauge>,
+    pub(super) liveness: Liveness,
+}
+
+/// One data-parallel rank.
+pub struct Rank {
+    index: DpRank,
+    engine: Box<dyn Engine>,
+    clock: Clock,
+    starts_at: SimTime,
+    started: bool,
+    gauge: Arc<RankGauge>,
+    publisher: Option<Addr<KvPublisher>>,
+    reporter: Option<Addr<MetricsReporter>>,
+    streams: FxHashMap<RequestId, OpenStream>,
+    /// Streams with something to flush.
+    dirty: Vec<RequestId>,
+    activity: Activity,
+    /// The publisher missed events and has to take over the whole cache with the next ones.
+    resync: bool,
+    reported_blocks: Option<u32>,
+    _liveness: Liveness,
+}
+
+/// What the rank is waiting for.
+enum Activity {
+    /// A request.
+    Idle,
+    /// The end of a pass.
+    Pass { pass: Pass, timer: SpawnHandle },
+    /// Its next turn on the thread.
+    Turn,
+}
+
+struct OpenStream {
+    sink: Arc<dyn TokenSink>,
+    dirty: bool,
+    over: bool,
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        if !self.over {
+            self.sink.broken();
+        }
+    }
+}
+
+/// A request for this rank.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(super) struct Submit(pub(super) Submission);
+
+/// A request's client is gone.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(super) struct Cancel(pub(super) RequestId);
+
+/// The children that the rank talks to; sent at start and after each restart of one of them.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(super) struct Connect {
+    pub(super) publisher: Option<Addr<KvPublisher>>,
+    pub(super) reporter: Option<Addr<MetricsReporter>>,
+}
+
+/// Asks for the true content of the prefix cache, parents first.
+#[derive(Message)]
+#[rtype(result = "Vec<(Option<SequenceHash>, StoredBlock)>")]
+pub struct CachedBlocks;
+
+impl Rank {
+    pub(super) fn new(parts: RankParts) -> Self {
+        Self {
+            index: parts.rank,
+            engine: parts.engine,
+            clock: parts.clock,
+            starts_at: parts.starts_at,
+            started: false,
+            gauge: parts.gauge,
+            publisher: None,
+            reporter: None,
+            streams: FxHashMap::default(),
+            dirty: Vec::new(),
+            activity: Activity::Idle,
+            resync: false,
+            reported_blocks: None,
+            _liveness: parts.liveness,
+        }
+    }
+
+    /// Runs passes from `start` until one has to be waited for, nothing is left to do, or the slice is used up.
+    fn pump(&mut self, mut start: SimTime, ctx: &mut Context<Self>) {
+        if !self.started || !matches!(self.activity, Activity::Idle) {
+            return;
+        }
+        for _ in 0..SLICE {
+            let Some(pass) = self.engine.step(start) else { return };
+            let now = self.clock.now();
+            if pass.ends_at > now {
+                // The timer counts from now; the pass ends where the model says, whenever the timer is set.
+                let timer = ctx.run_later(pass.ends_at.since(now), Self::wake);
+                self.activity = Activity::Pass { pass, timer };
+                return;
+            }
+            let ends_at = pass.ends_at;
+            if ends_at > start {
+                self.gauge.count_lateness(now.since(ends_at));
+            }
+            self.complete(pass);
+            start = self.next_start(ends_at, now);
+        }
+        self.activity = Activity::Turn;
+        ctx.spawn(tokio::task::yield_now().into_actor(self).map(move |(), rank, ctx| {
+            rank.activity = Activity::Idle;
+            rank.pump(start, ctx);
+            rank.settle();
+        }));
+    }
+
+    /// Passes are chained end to start, so that a late timer costs nothing; too late to catch up is said, not hidden.
+    fn next_start(&self, ends_at: SimTime, now: SimTime) -> SimTime {
+        let late = now.since(ends_at);
+        if late <= MAX_CATCH_UP {
+            return ends_at;
+        }
+        self.gauge.count_slip(late.saturating_sub(MAX_CATCH_UP));
+        now - MAX_CATCH_UP
+    }
+
+    /// The running pass is over by the clock: make it so.
+    fn wake(&mut self, ctx: &mut Context<Self>) {
+        let now = self.clock.now();
+        let due = matches!(&self.activity, Activity::Pass { pass, .. } if pass.ends_at <= now);
+        if !due {
+            return;
+        }
+        let Activity::Pass { pass, timer } = std::mem::replace(&mut self.activity, Activity::Idle) else {
+            return;
+        };
+        ctx.cancel_future(timer);
+        let ends_at = pass.ends_at;
+        self.gauge.count_lateness(now.since(ends_at));
+        self.complete(pass);
+        let start = self.next_start(ends_at, now);
+        self.pump(start, ctx);
+        self.settle();
+    }
+
+    /// Everything that becomes true at the end of a pass.
+    fn complete(&mut self, pass: Pass) {
+        for admission in &pass.admissions {
+            if !admission.again
+                && let Some(stream) = self.streams.get(&admission.id)
+            {
+                stream.sink.admitted(admission.cached_tokens);
+            }
+        }
+        let mut tokens = 0;
+        for output in pass.outputs {
+            match output {
+                Output::Token { id, token, finish } => {
+                    tokens += 1;
+                    self.say(id, |sink| sink.token(token, finish), finish.is_some());
+                }
+                Output::Empty { id, finish } => self.say(id, |sink| sink.finished(finish), true),
+                Output::Rejected { id, reason } => {
+                    self.say(
+                        id,
+                        |sink| sink.failed(&Failure::InvalidRequest(reason.to_string())),
+                        true,
+                    );
+                }
+            }
+        }
+        self.gauge.count_pass(tokens);
+        self.publish(pass.kv_events);
+    }
+
+    fn say(&mut self, id: RequestId, say: impl FnOnce(&dyn TokenSink), over: bool) {
+        // Cancelled in the middle of the pass: its outputs are void.
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
+        say(&*stream.sink);
+        stream.over |= over;
+        if !stream.dirty {
+            stream.dirty = true;
+            self.dirty.push(id);
+        }
+    }
+
+    fn publish(&mut self, events: Vec<KvEvent>) {
+        let Some(publisher) = &self.publisher else { return };
+        if events.is_empty() {
+            return;
+        }
+        let message = if self.resync {
+            Publish::Replace(self.engine.cached_blocks())
+        } else {
+            Publish::Events(events)
+        };
+        // A publisher that hangs must not make the rank hoard events: it is told the whole truth later instead.
+        self.resync = publisher.try_send(message).is_err();
+        if self.resync {
+            metrics::counter!("ghostfleet_kv_event_batches_held_total").increment(1);
+        }
+    }
+
+    /// After a turn: put everything on the wire, let go of what is over, tell the load.
+    fn settle(&mut self) {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        for id in dirty.drain(..) {
+            let Some(stream) = self.streams.get_mut(&id) else {
+                continue;
+            };
+            stream.dirty = false;
+            let alive = stream.sink.flush();
+            if stream.over {
+                self.streams.remove(&id);
+            } else if !alive {
+                self.drop_request(id);
+            }
+        }
+        self.dirty = dirty;
+        let load = self.engine.load();
+        self.gauge.set_load(&load, self.streams.len());
+        if self.reported_blocks != Some(load.active_blocks)
+            && let Some(reporter) = &self.reporter
+            && reporter.try_send(LoadChanged { rank: self.index, load }).is_ok()
+        {
+            self.reported_blocks = Some(load.active_blocks);
+        }
+    }
+
+    fn drop_request(&mut self, id: RequestId) {
+        self.engine.cancel(id, self.clock.now());
+        if let Some(mut stream) = self.streams.remove(&id) {
+            stream.over = true;
+        }
+    }
+
+    fn submit(&mut self, Submission { request, sink, .. }: Submission) {
+        self.gauge.count_request();
+        let id = request.id;
+        if let Err(reason) = self.engine.submit(request, self.clock.now()) {
+            let duplicate = matches!(reason, Rejected::Duplicate(_));
+            let text = reason.to_string();
+            sink.failed(&if duplicate {
+                Failure::Internal(text)
+            } else {
+                Failure::InvalidRequest(text)
+            });
+            sink.flush();
+            return;
+        }
+        self.streams.insert(
+            id,
+            OpenStream {
+                sink,
+                dirty: false,
+                over: false,
+            },
+        );
+    }
+
+    /// Gives a due pass its end before anything new is looked at, then goes on.
+    fn advance(&mut self, ctx: &mut Context<Self>) {
+        self.wake(ctx);
+        if matches!(self.activity, Activity::Idle) {
+            self.pump(self.clock.now(), ctx);
+        }
+        self.settle();
+    }
+}
+
+impl Actor for Rank {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        ctx.set_mailbox_capacity(MAILBOX);
+        self.settle();
+        let now = self.clock.now();
+        ctx.run_later(self.starts_at.since(now), |rank, ctx| {
+            rank.started = true;
+            rank.advance(ctx);
+        });
+    }
+}
+
+impl Handler<Submit> for Rank {
+    type Result = ();
+
+    fn handle(&mut self, Submit(submission): Submit, ctx: &mut Self::Context) {
+        self.wake(ctx);
+        self.submit(submission);
+        self.advance(ctx);
+    }
+}
+
+impl Handler<Cancel> for Rank {
+    type Result = ();
+
+    fn handle(&mut self, Cancel(id): Cancel, ctx: &mut Self::Context) {
+        if self.streams.contains_key(&id) {
+            self.drop_request(id);
+            self.advance(ctx);
+        }
+    }
+}
+
+impl Handler<Connect> for Rank {
+    type Result = ();
+
+    fn handle(&mut self, message: Connect, _: &mut Self::Context) {
+        if message.publisher.is_some() {
+            self.publisher = message.publisher;
+            self.resync = false;
+        }
+        if message.reporter.is_some() {
+            self.reporter = message.reporter;
+            self.reported_blocks = None;
+        }
+        self.settle();
+    }
+}
+
+impl Handler<CachedBlocks> for Rank {
+    type Result = MessageResult<CachedBlocks>;
+
+    fn handle(&mut self, _: CachedBlocks, _: &mut Self::Context) -> Self::Result {
+        MessageResult(self.engine.cached_blocks())
+    }
+}

@@ -1,0 +1,209 @@
+//! The fleet as anyone may see it at any time: one entry per worker, written by its actors, read without asking them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use dashmap::DashMap;
+use serde::Serialize;
+
+use super::gauge::{Lateness, RankGauge, RankSnapshot};
+use super::liveness::Child;
+use super::path::ActorPath;
+use crate::transport::request_plane::call_home::generate::StreamCounts;
+use crate::types::WorkerId;
+
+/// Where a worker is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WorkerState {
+    /// Not launched yet.
+    Planned,
+    /// Built; its records are not visible yet.
+    Starting,
+    /// Registered and serving.
+    Ready,
+    /// Unlisted; finishes its streams.
+    Draining,
+    /// Gone in good order.
+    Left,
+    /// Dead: crashed, or its restart budget is used up.
+    Dead,
+}
+
+impl WorkerState {
+    const ALL: [Self; 6] = [
+        Self::Planned,
+        Self::Starting,
+        Self::Ready,
+        Self::Draining,
+        Self::Left,
+        Self::Dead,
+    ];
+}
+
+/// One worker's entry; outlives its incarnations.
+#[derive(Debug)]
+pub struct WorkerEntry {
+    id: WorkerId,
+    group: String,
+    state: AtomicU8,
+    incarnation: AtomicU32,
+    instance: AtomicU64,
+    restarts: AtomicU64,
+    pub(super) streams: Arc<StreamCounts>,
+    pub(super) gauges: Vec<Arc<RankGauge>>,
+}
+
+impl WorkerEntry {
+    pub(super) fn new(id: WorkerId, group: String, ranks: u32) -> Self {
+        Self {
+            id,
+            group,
+            state: AtomicU8::new(0),
+            incarnation: AtomicU32::new(0),
+            instance: AtomicU64::new(0),
+            restarts: AtomicU64::new(0),
+            streams: Arc::default(),
+            gauges: (0..ranks).map(|_| Arc::default()).collect(),
+        }
+    }
+
+    pub(super) fn set_state(&self, state: WorkerState) {
+        self.state.store(state as u8, Relaxed);
+    }
+
+    /// Where it is in its life.
+    pub fn state(&self) -> WorkerState {
+        WorkerState::ALL[usize::from(self.state.load(Relaxed)).min(WorkerState::ALL.len() - 1)]
+    }
+
+    pub(super) fn set_incarnation(&self, incarnation: u32, instance: u64) {
+        self.incarnation.store(incarnation, Relaxed);
+        self.instance.store(instance, Relaxed);
+    }
+
+    pub(super) fn count_restart(&self) {
+        self.restarts.fetch_add(1, Relaxed);
+    }
+
+    /// Everything about it now.
+    pub fn snapshot(&self) -> WorkerSnapshot {
+        let path = |child| ActorPath { worker: self.id, child }.to_string();
+        let rank = |(index, gauge): (usize, &Arc<RankGauge>)| {
+            gauge.snapshot(path(Some(Child::Rank(u32::try_from(index).unwrap_or(u32::MAX)))))
+        };
+        WorkerSnapshot {
+            path: path(None),
+            group: self.group.clone(),
+            state: self.state(),
+            incarnation: self.incarnation.load(Relaxed),
+            instance_id: self.instance.load(Relaxed),
+            restarts: self.restarts.load(Relaxed),
+            open_streams: self.streams.open.load(Relaxed),
+            accepted_total: self.streams.accepted.load(Relaxed),
+            completed_total: self.streams.completed.load(Relaxed),
+            cancelled_total: self.streams.cancelled.load(Relaxed),
+            ranks: self.gauges.iter().enumerate().map(rank).collect(),
+        }
+    }
+}
+
+/// One worker in a snapshot.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct WorkerSnapshot {
+    /// Actor path.
+    pub path: String,
+    /// Group label.
+    pub group: String,
+    /// Where it is in its life.
+    pub state: WorkerState,
+    /// How often it has been built.
+    pub incarnation: u32,
+    /// Its id in discovery.
+    pub instance_id: u64,
+    /// Restarts of the worker or one of its children.
+    pub restarts: u64,
+    /// Response sockets open now.
+    pub open_streams: u32,
+    /// Calls accepted.
+    pub accepted_total: u64,
+    /// Streams that ended as they should.
+    pub completed_total: u64,
+    /// Streams ended by the client, a fault or an error.
+    pub cancelled_total: u64,
+    /// Its ranks.
+    pub ranks: Vec<RankSnapshot>,
+}
+
+/// The whole fleet in a snapshot.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct FleetSnapshot {
+    /// Workers by position.
+    pub workers: Vec<WorkerSnapshot>,
+}
+
+impl FleetSnapshot {
+    /// Open streams, sequences in engines and referenced blocks of the whole fleet: all zero when nothing leaks.
+    pub fn in_use(&self) -> InUse {
+        let ranks = || self.workers.iter().flat_map(|worker| &worker.ranks);
+        InUse {
+            open_streams: self.workers.iter().map(|worker| u64::from(worker.open_streams)).sum(),
+            sequences: ranks()
+                .map(|rank| u64::from(rank.load.running) + u64::from(rank.load.waiting))
+                .sum(),
+            active_blocks: ranks().map(|rank| u64::from(rank.load.active_blocks)).sum(),
+        }
+    }
+
+    /// Lateness of all passes of the fleet.
+    pub fn lateness(&self) -> Lateness {
+        self.workers
+            .iter()
+            .flat_map(|worker| &worker.ranks)
+            .fold(Lateness::default(), |sum, rank| sum.merged(&rank.lateness))
+    }
+}
+
+/// What requests hold at the moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct InUse {
+    /// Response sockets.
+    pub open_streams: u64,
+    /// Requests in engines.
+    pub sequences: u64,
+    /// Referenced KV blocks.
+    pub active_blocks: u64,
+}
+
+/// All workers, by position. Read-mostly.
+#[derive(Debug, Default)]
+pub struct Registry {
+    workers: DashMap<WorkerId, Arc<WorkerEntry>>,
+}
+
+impl Registry {
+    pub(super) fn insert(&self, entry: WorkerEntry) -> Arc<WorkerEntry> {
+        let entry = Arc::new(entry);
+        self.workers.insert(entry.id, Arc::clone(&entry));
+        entry
+    }
+
+    /// One worker.
+    pub fn get(&self, id: WorkerId) -> Option<Arc<WorkerEntry>> {
+        self.workers.get(&id).map(|entry| Arc::clone(&entry))
+    }
+
+    /// Workers in `state`.
+    pub fn count(&self, state: WorkerState) -> usize {
+        self.workers.iter().filter(|entry| entry.state() == state).count()
+    }
+
+    /// Everything now.
+    pub fn snapshot(&self) -> FleetSnapshot {
+        let mut entries: Vec<_> = self.workers.iter().map(|entry| Arc::clone(&entry)).collect();
+        entries.sort_by_key(|entry| entry.id);
+        FleetSnapshot {
+            workers: entries.iter().map(|entry| entry.snapshot()).collect(),
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! When a dead actor is replaced: back-off and budget, as a pure rule. The parent builds the replacement from a factory.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::types::SimTime;
+
+/// How patient a parent is with a child.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RestartPolicy {
+    /// Restarts allowed within `window`; one more and the child stays dead.
+    pub budget: u32,
+    /// Span in which deaths are counted.
+    pub window: Duration,
+    /// Wait before the first restart; doubles with each death within the window.
+    pub first_backoff: Duration,
+    /// Longest wait.
+    pub max_backoff: Duration,
+}
+
+impl Default for RestartPolicy {
+    fn default() -> Self {
+        Self {
+            budget: 5,
+            window: Duration::from_secs(60),
+            first_backoff: Duration::from_millis(100),
+            max_backoff: Duration::from_secs(5),
+        }
+    }
+}
+
+/// What to do about a death.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum Verdict {
+    /// Build a new one after this long.
+    RestartAfter(Duration),
+    /// The budget is used up.
+    GiveUp,
+}
+
+/// Deaths of one child.
+#[derive(Debug, Clone, Default)]
+pub struct Restarts {
+    recent: VecDeque<SimTime>,
+    total: u64,
+}
+
+impl Restarts {
+    /// Records a death at `now`.
+    pub fn on_death(&mut self, policy: &RestartPolicy, now: SimTime) -> Verdict {
+        self.total += 1;
+        while self.recent.front().is_some_and(|at| now.since(*at) > policy.window) {
+            self.recent.pop_front();
+        }
+        let earlier = u32::try_from(self.recent.len()).unwrap_or(u32::MAX);
+        if earlier >= policy.budget {
+            return Verdict::GiveUp;
+        }
+        self.recent.push_back(now);
+        let backoff = policy
+            .first_backoff
+            .saturating_mul(2u32.saturating_pow(earlier.min(16)));
+        Verdict::RestartAfter(backoff.min(policy.max_backoff))
+    }
+
+    /// Deaths since the start.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn backoff_doubles_and_the_budget_ends_it() {
+        let policy = RestartPolicy {
+            budget: 3,
+            window: Duration::from_secs(60),
+            first_backoff: Duration::from_millis(100),
+            max_backoff: Duration::from_millis(350),
+        };
+        let mut restarts = Restarts::default();
+        let at = |s: u64| SimTime(s * 1_000_000_000);
+        let waits: Vec<_> = (1..=4).map(|s| restarts.on_death(&policy, at(s))).collect();
+        let ms = |ms| Verdict::RestartAfter(Duration::from_millis(ms));
+        assert_eq!(waits, [ms(100), ms(200), ms(350), Verdict::GiveUp]);
+        // The window moves on: after a minute the slate is clean.
+        assert_eq!(restarts.on_death(&policy, at(100)), ms(100));
+        assert_eq!(restarts.total(), 5);
+    }
+}

@@ -1,0 +1,656 @@
+//! `Worker`: the unit of death. Owns its sockets, its children and its place in discovery.
+//!
+//! Started by the fleet on one of its threads. Builds a [`Rank`] and a [`KvPublisher`] per data-parallel rank, one
+//! [`MetricsReporter`] and one [`Registrar`]; replaces a child that dies, within a budget, and dies itself when the
+//! budget is used up. However it ends, dropping it ends everything it owns the way a process's end would: sockets are
+//! reset, streams break off, the lease is left to run out. Only [`Drain`] says goodbye.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use actix::prelude::*;
+
+use super::death::{Death, Die};
+use super::fleet::{Fleet, WorkerNews};
+use super::gate::Gate;
+use super::kv_publisher::{KvPublisher, Publish};
+use super::liveness::{Cause, Child, Died, Liveness};
+use super::metrics_reporter::MetricsReporter;
+use super::path::ActorPath;
+use super::plan::{Shared, WorkerPlan};
+use super::rank::{CachedBlocks, Connect, Rank, RankParts};
+use super::records::{Records, StreamAt};
+use super::recovery::RecoveryEndpoint;
+use super::registrar::{LeaseNews, Leave, Registrar, Replace, Withdraw};
+use super::registry::{WorkerEntry, WorkerState};
+use super::supervision::{Restarts, Verdict};
+use crate::engine;
+use crate::transport::discovery::Record;
+use crate::transport::event_plane::journal::Journal;
+use crate::transport::event_plane::topic::Topic;
+use crate::transport::event_plane::zmq::ZmqPublisher;
+use crate::transport::event_plane::{EventPlane, EventPublisher, PublisherId};
+use crate::transport::request_plane::call_home::generate::GenerateEndpoint;
+use crate::transport::request_plane::endpoint::EndpointTable;
+use crate::transport::request_plane::tcp::server::{BindError, TcpServer};
+use crate::types::{DpRank, InstanceId, SequenceHash, SimTime, StoredBlock, WorkerId};
+
+/// A worker that cannot be built.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// No event socket.
+    #[error("{path}: cannot open an event socket on {host}: {source}")]
+    EventSocket {
+        /// Which rank.
+        path: ActorPath,
+        /// Wanted address.
+        host: std::net::IpAddr,
+        /// Why not.
+        source: io::Error,
+    },
+    /// No request listener.
+    #[error("{path}: {source}")]
+    Listener {
+        /// Which worker.
+        path: ActorPath,
+        /// Why not.
+        source: BindError,
+    },
+    /// No engine.
+    #[error("{path}: {reason}")]
+    Engine {
+        /// Which rank.
+        path: ActorPath,
+        /// Why not.
+        reason: String,
+    },
+}
+
+/// One incarnation of one worker.
+pub struct Worker {
+    plan: WorkerPlan,
+    shared: Arc<Shared>,
+    entry: Arc<WorkerEntry>,
+    fleet: Addr<Fleet>,
+    instance: InstanceId,
+    incarnation: u32,
+    gate: Arc<Gate>,
+    sockets: Sockets,
+    ranks: Vec<RankSlot>,
+    reporter: ReporterSlot,
+    registrar: Option<Addr<Registrar>>,
+    lease_restarts: Restarts,
+    lease_incarnation: u32,
+    /// Draining: nothing is restarted any more.
+    leaving: bool,
+    said_goodbye: bool,
+    liveness: Liveness,
+}
+
+struct Sockets {
+    /// One PUB socket per rank; the first also carries the worker's load figures.
+    events: Vec<Arc<ZmqPublisher>>,
+    /// Own request listener.
+    requests: Option<TcpServer>,
+    /// The table that this worker's paths are in.
+    endpoints: EndpointTable,
+    /// What routers are told to connect to.
+    requests_at: SocketAddr,
+}
+
+/// A rank and its publisher: restarted one by one.
+struct RankSlot {
+    rank: DpRank,
+    actor: Option<Addr<Rank>>,
+    rank_incarnation: u32,
+    rank_restarts: Restarts,
+    publisher: Option<Addr<KvPublisher>>,
+    publisher_id: PublisherId,
+    publisher_incarnation: u32,
+    publisher_restarts: Restarts,
+}
+
+struct ReporterSlot {
+    actor: Option<Addr<MetricsReporter>>,
+    publisher_id: PublisherId,
+    incarnation: u32,
+    restarts: Restarts,
+}
+
+/// Unlist the worker, finish its streams, then leave.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(super) struct Drain;
+
+/// A command for one of the worker's children.
+#[derive(Message)]
+#[rtype(result = "Result<(), NoSuchChild>")]
+pub(super) struct KillChild(pub(super) Child, pub(super) Death);
+
+/// The child is not there (any more).
+#[derive(Debug)]
+pub(super) struct NoSuchChild;
+
+/// A drained worker stays reachable for this long after its records are gone: requests that were on their way are
+/// served too.
+const LATE_REQUESTS: Duration = Duration::from_millis(500);
+
+/// How often a draining worker looks whether it is done.
+const DRAIN_CHECK: Duration = Duration::from_millis(20);
+
+impl Worker {
+    /// Opens the sockets of a new incarnation. Has to be called where the shared pool is the current runtime.
+    ///
+    /// # Errors
+    /// [`StartError`] names the actor and the address.
+    pub(super) fn build(
+        plan: WorkerPlan,
+        shared: Arc<Shared>,
+        entry: Arc<WorkerEntry>,
+        fleet: Addr<Fleet>,
+        incarnation: u32,
+        instance: InstanceId,
+    ) -> Result<Self, StartError> {
+        let sockets = Sockets::open(&plan, &shared)?;
+        let ranks = (0..plan.group.data_parallel_size)
+            .map(|rank| RankSlot::new(DpRank(rank)))
+            .collect();
+        let liveness = Liveness::new(fleet.clone().recipient(), Child::Worker(plan.id.0), incarnation);
+        Ok(Self {
+            plan,
+            shared,
+            entry,
+            fleet,
+            instance,
+            incarnation,
+            gate: Arc::default(),
+            sockets,
+            ranks,
+            reporter: ReporterSlot {
+                actor: None,
+                publisher_id: PublisherId::random(),
+                incarnation: 0,
+                restarts: Restarts::default(),
+            },
+            registrar: None,
+            lease_restarts: Restarts::default(),
+            lease_incarnation: 0,
+            leaving: false,
+            said_goodbye: false,
+            liveness,
+        })
+    }
+
+    fn path(&self, child: Option<Child>) -> ActorPath {
+        ActorPath {
+            worker: self.plan.id,
+            child,
+        }
+    }
+
+    fn records(&self) -> Records<'_> {
+        Records {
+            plan: &self.plan,
+            instance: self.instance,
+            requests: self.sockets.requests_at,
+        }
+    }
+
+    fn publishes_events(&self) -> bool {
+        self.plan.group.engine.enable_prefix_caching
+    }
+
+    fn kv_records(&self, slot: &RankSlot) -> Vec<Record> {
+        let address = self.sockets.event_address(slot.rank.0 as usize, &self.shared);
+        self.records().kv_stream(
+            slot.rank,
+            StreamAt {
+                publisher: slot.publisher_id,
+                address,
+            },
+        )
+    }
+
+    fn metrics_records(&self) -> Vec<Record> {
+        let address = self.sockets.event_address(0, &self.shared);
+        self.records().metrics_stream(StreamAt {
+            publisher: self.reporter.publisher_id,
+            address,
+        })
+    }
+
+    /// Everything that is to be visible: event streams first, then instance and card, so that a router that sees the
+    /// worker can hear it too.
+    fn all_records(&self) -> Vec<Record> {
+        let mut records = Vec::new();
+        if self.publishes_events() {
+            records.extend(self.ranks.iter().flat_map(|slot| self.kv_records(slot)));
+        }
+        records.extend(self.metrics_records());
+        records.extend(self.records().serving());
+        records
+    }
+
+    fn start_rank(&mut self, index: usize, starts_at: SimTime, ctx: &mut Context<Self>) -> Result<(), StartError> {
+        let child = Child::Rank(self.ranks[index].rank.0);
+        let mut config = self.plan.group.engine.clone();
+        // Each rank draws its own tokens, whichever request it gets; the request's key tells requests apart.
+        config.seed ^= u64::from(self.plan.id.0) << 32 | index as u64;
+        let engine = engine::build(&config).map_err(|error| StartError::Engine {
+            path: self.path(Some(child)),
+            reason: error.to_string(),
+        })?;
+        let slot = &mut self.ranks[index];
+        slot.rank_incarnation += 1;
+        let actor = Rank::new(RankParts {
+            rank: slot.rank,
+            engine,
+            clock: self.shared.clock,
+            starts_at,
+            gauge: Arc::clone(&self.entry.gauges[index]),
+            liveness: Liveness::new(ctx.address().recipient(), child, slot.rank_incarnation),
+        })
+        .start();
+        actor.do_send(Connect {
+            publisher: slot.publisher.clone(),
+            reporter: self.reporter.actor.clone(),
+        });
+        slot.actor = Some(actor.clone());
+        self.gate.set_rank(slot.rank.0, Some(actor));
+        Ok(())
+    }
+
+    /// A publisher that starts from what the rank has in its cache.
+    fn start_publisher(
+        &mut self,
+        index: usize,
+        blocks: &[(Option<SequenceHash>, StoredBlock)],
+        ctx: &mut Context<Self>,
+    ) {
+        let child = Child::Kv(self.ranks[index].rank.0);
+        let plane = EventPlane::Zmq(Arc::clone(&self.sockets.events[index]));
+        let slot = &mut self.ranks[index];
+        slot.publisher_incarnation += 1;
+        slot.publisher_id = PublisherId::random();
+        let publisher = KvPublisher::new(
+            Journal::seeded(self.instance, slot.rank, blocks),
+            EventPublisher::new(plane, Topic::KvEvents, slot.publisher_id),
+            Liveness::new(ctx.address().recipient(), child, slot.publisher_incarnation),
+        )
+        .start();
+        slot.publisher = Some(publisher.clone());
+        if let Some(rank) = &slot.actor {
+            rank.do_send(Connect {
+                publisher: Some(publisher.clone()),
+                reporter: None,
+            });
+        }
+        let path = self.records().query_path(self.ranks[index].publisher_id);
+        let endpoint = RecoveryEndpoint {
+            publisher,
+            limits: self.shared.recovery_limits.clone(),
+        };
+        self.sockets.endpoints.insert(&path, Arc::new(endpoint));
+    }
+
+    fn start_reporter(&mut self, ctx: &mut Context<Self>) {
+        let plane = EventPlane::Zmq(Arc::clone(&self.sockets.events[0]));
+        self.reporter.incarnation += 1;
+        self.reporter.publisher_id = PublisherId::random();
+        let liveness = Liveness::new(ctx.address().recipient(), Child::Metrics, self.reporter.incarnation);
+        let stream = EventPublisher::new(plane, Topic::KvMetrics, self.reporter.publisher_id);
+        let reporter = MetricsReporter::new(self.instance, stream, liveness).start();
+        self.reporter.actor = Some(reporter.clone());
+        for rank in self.ranks.iter().filter_map(|slot| slot.actor.as_ref()) {
+            rank.do_send(Connect {
+                publisher: None,
+                reporter: Some(reporter.clone()),
+            });
+        }
+    }
+
+    fn start_registrar(&mut self, ctx: &mut Context<Self>) {
+        self.lease_incarnation += 1;
+        let registrar = Registrar::new(
+            &self.shared.pool,
+            self.shared.discovery.clone(),
+            self.shared.store_health.clone(),
+            self.all_records(),
+            ctx.address().recipient(),
+            Liveness::new(ctx.address().recipient(), Child::Lease, self.lease_incarnation),
+        );
+        self.registrar = Some(registrar.start());
+    }
+
+    fn replace_records(&self, old: &[Record], new: Vec<Record>) {
+        if let Some(registrar) = &self.registrar {
+            let old_keys = old.iter().map(|record| record.key.clone()).collect();
+            registrar.do_send(Replace { old_keys, new });
+        }
+    }
+
+    fn restart(&mut self, child: Child, ctx: &mut Context<Self>) {
+        if self.leaving {
+            return;
+        }
+        self.entry.count_restart();
+        tracing::info!(actor = %self.path(Some(child)), "restarting");
+        match child {
+            Child::Rank(rank) => {
+                let index = rank as usize;
+                if let Err(error) = self.start_rank(index, self.shared.clock.now(), ctx) {
+                    tracing::error!(%error, "cannot restart");
+                    return self.give_up(ctx);
+                }
+                // The new rank's cache is empty, and the router has to hear of it.
+                if let Some(publisher) = &self.ranks[index].publisher {
+                    publisher.do_send(Publish::Replace(Vec::new()));
+                }
+            }
+            Child::Kv(rank) => self.restart_publisher(rank as usize, ctx),
+            Child::Metrics => {
+                let old = self.metrics_records();
+                self.start_reporter(ctx);
+                self.replace_records(&old, self.metrics_records());
+            }
+            Child::Lease => self.start_registrar(ctx),
+            Child::Worker(_) => {}
+        }
+    }
+
+    /// Asks the rank for its true blocks first; a rank that is dead itself has none.
+    fn restart_publisher(&mut self, index: usize, ctx: &mut Context<Self>) {
+        let old = self.kv_records(&self.ranks[index]);
+        let rank = self.ranks[index].actor.clone();
+        let blocks = async move {
+            match rank {
+                Some(rank) => rank.send(CachedBlocks).await.unwrap_or_default(),
+                None => Vec::new(),
+            }
+        };
+        ctx.spawn(blocks.into_actor(self).map(move |blocks, worker, ctx| {
+            worker.start_publisher(index, &blocks, ctx);
+            let new = worker.kv_records(&worker.ranks[index]);
+            worker.replace_records(&old, new);
+        }));
+    }
+
+    /// A child is beyond its budget: the worker is not worth keeping. The fleet decides what comes after.
+    fn give_up(&mut self, ctx: &mut Context<Self>) {
+        self.liveness.set_cause(Cause::Escalated);
+        ctx.terminate();
+    }
+
+    fn leave(&mut self, ctx: &mut Context<Self>) {
+        self.sockets.endpoints.remove(&self.records().generate_path());
+        match &self.registrar {
+            Some(registrar) => registrar.do_send(Leave),
+            None => self.left(ctx),
+        }
+    }
+
+    fn left(&mut self, ctx: &mut Context<Self>) {
+        self.entry.set_state(WorkerState::Left);
+        for socket in &self.sockets.events {
+            socket.close();
+        }
+        self.fleet.do_send(WorkerNews::Left(self.plan.id));
+        ctx.terminate();
+    }
+
+    fn is_idle(&self) -> bool {
+        self.entry.streams.open.load(Ordering::Relaxed) == 0
+    }
+}
+
+impl Sockets {
+    fn open(plan: &WorkerPlan, shared: &Shared) -> Result<Self, StartError> {
+        let worker: WorkerId = plan.id;
+        let events = (0..plan.group.data_parallel_size).map(|rank| {
+            ZmqPublisher::bind(shared.event_host, &shared.pool)
+                .map(Arc::new)
+                .map_err(|source| {
+                    let path = ActorPath {
+                        worker,
+                        child: Some(Child::Kv(rank)),
+                    };
+                    StartError::EventSocket {
+                        path,
+                        host: shared.event_host,
+                        source,
+                    }
+                })
+        });
+        let events = events.collect::<Result<Vec<_>, _>>()?;
+        let (requests, endpoints, requests_at) = match (plan.tcp, shared.shared_address) {
+            (None, Some(address)) => (None, shared.endpoints.clone(), address),
+            (own, _) => {
+                let own = own.unwrap_or_else(|| SocketAddr::new(shared.tcp_advertise, 0));
+                let endpoints = EndpointTable::default();
+                let server =
+                    TcpServer::bind(own.ip(), own.port(), endpoints.clone(), shared.tcp_limits).map_err(|source| {
+                        StartError::Listener {
+                            path: ActorPath { worker, child: None },
+                            source,
+                        }
+                    })?;
+                let port = server.address().port();
+                (Some(server), endpoints, SocketAddr::new(shared.tcp_advertise, port))
+            }
+        };
+        Ok(Self {
+            events,
+            requests,
+            endpoints,
+            requests_at,
+        })
+    }
+
+    fn event_address(&self, rank: usize, shared: &Shared) -> SocketAddr {
+        SocketAddr::new(shared.event_advertise, self.events[rank].local_addr().port())
+    }
+}
+
+impl RankSlot {
+    fn new(rank: DpRank) -> Self {
+        Self {
+            rank,
+            actor: None,
+            rank_incarnation: 0,
+            rank_restarts: Restarts::default(),
+            publisher: None,
+            publisher_id: PublisherId::random(),
+            publisher_incarnation: 0,
+            publisher_restarts: Restarts::default(),
+        }
+    }
+}
+
+impl Actor for Worker {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        ctx.set_mailbox_capacity(1024);
+        self.entry.set_incarnation(self.incarnation, self.instance.0);
+        self.entry.set_state(WorkerState::Starting);
+        let starts_at = self.shared.clock.now() + self.plan.group.startup_time;
+        self.start_reporter(ctx);
+        for index in 0..self.ranks.len() {
+            if self.publishes_events() {
+                self.start_publisher(index, &[], ctx);
+            }
+            if let Err(error) = self.start_rank(index, starts_at, ctx) {
+                tracing::error!(%error, "cannot start");
+                return self.give_up(ctx);
+            }
+        }
+        let generate = GenerateEndpoint::new(
+            Arc::clone(&self.gate) as Arc<dyn crate::transport::intake::Intake>,
+            Arc::clone(&self.entry.streams),
+            self.shared.max_open_requests,
+            self.shared.answer_limits,
+        );
+        self.sockets
+            .endpoints
+            .insert(&self.records().generate_path(), Arc::new(generate));
+        self.start_registrar(ctx);
+    }
+}
+
+impl Drop for Worker {
+    /// What the end of a process does: doors shut, sockets reset, nothing said.
+    fn drop(&mut self) {
+        let left = self.entry.state() == WorkerState::Left;
+        self.gate.close();
+        self.sockets.endpoints.remove(&self.records().generate_path());
+        for slot in &self.ranks {
+            self.sockets
+                .endpoints
+                .remove(&self.records().query_path(slot.publisher_id));
+            if let Some(rank) = &slot.actor {
+                rank.do_send(Die(Death::Crash));
+            }
+            if let Some(publisher) = &slot.publisher {
+                publisher.do_send(Die(Death::Crash));
+            }
+        }
+        if let Some(reporter) = &self.reporter.actor {
+            reporter.do_send(Die(Death::Crash));
+        }
+        if let Some(registrar) = &self.registrar {
+            registrar.do_send(Die(Death::Crash));
+        }
+        if !left {
+            self.entry.set_state(WorkerState::Dead);
+            if let Some(server) = &self.sockets.requests {
+                server.shutdown().reset.cancel();
+            }
+            for socket in &self.sockets.events {
+                socket.crash();
+            }
+        }
+    }
+}
+
+impl Handler<Died> for Worker {
+    type Result = ();
+
+    fn handle(
+        &mut self,
+        Died {
+            child,
+            incarnation,
+            cause,
+        }: Died,
+        ctx: &mut Self::Context,
+    ) {
+        let now = self.shared.clock.now();
+        let policy = self.shared.restarts;
+        let path = self.path(Some(child));
+        let (current, restarts) = match child {
+            Child::Rank(rank) => {
+                let slot = &mut self.ranks[rank as usize];
+                if incarnation == slot.rank_incarnation {
+                    slot.actor = None;
+                    self.gate.set_rank(rank, None);
+                }
+                (slot.rank_incarnation, &mut slot.rank_restarts)
+            }
+            Child::Kv(rank) => {
+                let slot = &mut self.ranks[rank as usize];
+                if incarnation == slot.publisher_incarnation {
+                    slot.publisher = None;
+                }
+                (slot.publisher_incarnation, &mut slot.publisher_restarts)
+            }
+            Child::Metrics => (self.reporter.incarnation, &mut self.reporter.restarts),
+            Child::Lease => (self.lease_incarnation, &mut self.lease_restarts),
+            Child::Worker(_) => return,
+        };
+        if incarnation != current || self.leaving {
+            return;
+        }
+        match restarts.on_death(&policy, now) {
+            Verdict::RestartAfter(wait) => {
+                tracing::warn!(actor = %path, ?cause, ?wait, "died; will be replaced");
+                ctx.run_later(wait, move |worker, ctx| worker.restart(child, ctx));
+            }
+            Verdict::GiveUp => {
+                tracing::error!(actor = %path, ?cause, budget = policy.budget, "died too often; giving the worker up");
+                self.give_up(ctx);
+            }
+        }
+    }
+}
+
+impl Handler<LeaseNews> for Worker {
+    type Result = ();
+
+    fn handle(&mut self, news: LeaseNews, ctx: &mut Self::Context) {
+        match news {
+            LeaseNews::Registered => {
+                if self.entry.state() == WorkerState::Starting {
+                    self.entry.set_state(WorkerState::Ready);
+                }
+                self.fleet.do_send(WorkerNews::Registered(self.plan.id));
+            }
+            LeaseNews::Left => self.left(ctx),
+        }
+    }
+}
+
+impl Handler<Drain> for Worker {
+    type Result = ();
+
+    fn handle(&mut self, _: Drain, ctx: &mut Self::Context) {
+        if self.leaving {
+            return;
+        }
+        self.leaving = true;
+        self.entry.set_state(WorkerState::Draining);
+        if let Some(registrar) = &self.registrar {
+            registrar.do_send(Withdraw(
+                self.records().serving().into_iter().map(|record| record.key).collect(),
+            ));
+        }
+        ctx.run_later(LATE_REQUESTS, |_, ctx| {
+            ctx.run_interval(DRAIN_CHECK, |worker, ctx| {
+                if worker.is_idle() && !worker.said_goodbye {
+                    worker.said_goodbye = true;
+                    worker.leave(ctx);
+                }
+            });
+        });
+    }
+}
+
+impl Handler<Die> for Worker {
+    type Result = ();
+
+    fn handle(&mut self, Die(death): Die, ctx: &mut Self::Context) {
+        death.happen(ctx);
+    }
+}
+
+impl Handler<KillChild> for Worker {
+    type Result = Result<(), NoSuchChild>;
+
+    fn handle(&mut self, KillChild(child, death): KillChild, _: &mut Self::Context) -> Self::Result {
+        let slot = |rank: u32| self.ranks.get(rank as usize);
+        let sent = match child {
+            Child::Rank(rank) => slot(rank)
+                .and_then(|slot| slot.actor.as_ref())
+                .map(|a| a.do_send(Die(death))),
+            Child::Kv(rank) => slot(rank)
+                .and_then(|slot| slot.publisher.as_ref())
+                .map(|a| a.do_send(Die(death))),
+            Child::Metrics => self.reporter.actor.as_ref().map(|a| a.do_send(Die(death))),
+            Child::Lease => self.registrar.as_ref().map(|a| a.do_send(Die(death))),
+            Child::Worker(_) => None,
+        };
+        sent.ok_or(NoSuchChild)
+    }
+}

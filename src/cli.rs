@@ -1,0 +1,52 @@
+//! The command line: clap structs and nothing else.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+use crate::config::Settings;
+
+/// A live fleet of emulated LLM-inference workers behind a real KV router. No GPU.
+#[derive(Debug, Parser)]
+#[command(name = "ghostfleet", version, arg_required_else_help = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// How log lines look on stderr.
+    #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text)]
+    pub log_format: LogFormat,
+}
+
+/// Log line format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// Subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a live fleet of emulated workers.
+    Serve(Box<ServeArgs>),
+}
+
+/// Run a live fleet of emulated workers that a real router discovers and routes to.
+#[derive(Debug, Parser)]
+pub struct ServeArgs {
+    /// Settings from a TOML file; flags and environment win over it.
+    #[arg(long, value_name = "FILE.toml")]
+    pub config: Option<PathBuf>,
+    /// Print every setting with the place it came from, and exit.
+    #[arg(long)]
+    pub print_config: bool,
+    /// Write the run's summary (counts, lateness of passes, leaks) as JSON when the fleet ends.
+    #[arg(long, value_name = "FILE")]
+    pub summary: Option<PathBuf>,
+    /// Everything else.
+    #[command(flatten)]
+    pub settings: Settings,
+}

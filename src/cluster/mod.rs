@@ -1,0 +1,268 @@
+//! From a [`Config`] to a running fleet, and the handle to it.
+//!
+//! A cluster has its own threads: one for the actor system and the supervisor, a few arbiters for the workers, and a
+//! small tokio pool for sockets and their timers; the number does not depend on the number of workers.
+
+mod budget;
+mod parts;
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use actix::prelude::*;
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+
+use crate::actors::death::Death;
+use crate::actors::fleet::{CommandError, DrainWorker, Fleet, Kill, Launch, Restart, StopAll};
+use crate::actors::path::{ActorPath, PathError};
+use crate::actors::registry::{FleetSnapshot, Registry};
+use crate::config::Config;
+use crate::model::ModelError;
+use crate::transport::discovery::DiscoveryError;
+use crate::transport::request_plane::tcp::server::{BindError, TcpServer};
+use crate::types::WorkerId;
+
+pub use budget::{Budget, BudgetError};
+
+/// A fleet that cannot be started.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The model.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The model does not fit the settings.
+    #[error("{0}")]
+    Settings(String),
+    /// Descriptors.
+    #[error(transparent)]
+    Budget(#[from] BudgetError),
+    /// The discovery store.
+    #[error(transparent)]
+    Discovery(#[from] DiscoveryError),
+    /// The request listener.
+    #[error(transparent)]
+    Listener(#[from] BindError),
+    /// Threads.
+    #[error("cannot start threads: {0}")]
+    Threads(#[from] std::io::Error),
+    /// A worker.
+    #[error("{0}")]
+    Worker(String),
+    /// It was stopped before it was ready.
+    #[error("stopped before all workers were registered")]
+    Interrupted,
+}
+
+impl StartError {
+    /// Whether the input is at fault (exit code 2) rather than the surroundings (1).
+    pub fn is_bad_input(&self) -> bool {
+        match self {
+            Self::Model(_) | Self::Settings(_) => true,
+            Self::Budget(_)
+            | Self::Discovery(_)
+            | Self::Listener(_)
+            | Self::Threads(_)
+            | Self::Worker(_)
+            | Self::Interrupted => false,
+        }
+    }
+}
+
+/// A command that could not be carried out.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ControlError {
+    /// Not a path.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// The command is for workers only.
+    #[error("{0} is not a worker; name a whole worker, as in w3")]
+    NotAWorker(ActorPath),
+    /// The fleet says no.
+    #[error(transparent)]
+    Command(#[from] CommandError),
+}
+
+/// A running fleet. Dropping it stops everything at once.
+pub struct Cluster {
+    fleet: Addr<Fleet>,
+    registry: Arc<Registry>,
+    launch: watch::Receiver<Launch>,
+    facts: Facts,
+    system: System,
+    thread: Option<JoinHandle<()>>,
+    /// The shared request listener; it ends with the cluster.
+    _server: Option<TcpServer>,
+    pool: Option<Runtime>,
+}
+
+/// What the start-up screen says.
+#[derive(Debug, Clone)]
+pub struct Facts {
+    /// Address of the shared request listener, as advertised.
+    pub requests: Option<std::net::SocketAddr>,
+    /// Threads of the fleet.
+    pub threads: usize,
+    /// Descriptors.
+    pub budget: Budget,
+    /// Where the model's files are.
+    pub model_dir: std::path::PathBuf,
+}
+
+impl Cluster {
+    /// Starts the fleet and waits until every worker is registered.
+    ///
+    /// # Errors
+    /// [`StartError`]; everything is taken down again then.
+    pub fn start(config: &Config) -> Result<Self, StartError> {
+        let cluster = Self::launch(config)?;
+        cluster.wait_ready()?;
+        Ok(cluster)
+    }
+
+    /// Starts the fleet; workers come up while this returns.
+    ///
+    /// # Errors
+    /// What can be known before the first worker: model, descriptors, discovery, request listener.
+    pub fn launch(config: &Config) -> Result<Self, StartError> {
+        parts::launch(config)
+    }
+
+    /// Waits until every worker is registered.
+    ///
+    /// # Errors
+    /// The first worker that could not be built.
+    pub fn wait_ready(&self) -> Result<(), StartError> {
+        self.wait(|launch| match launch {
+            Launch::Starting { .. } => None,
+            Launch::Ready => Some(Ok(())),
+            Launch::Failed(error) => Some(Err(StartError::Worker(error.clone()))),
+            Launch::Over => Some(Err(StartError::Interrupted)),
+        })
+    }
+
+    fn wait<T>(&self, mut done: impl FnMut(&Launch) -> Option<T>) -> T {
+        let mut launch = self.launch.clone();
+        self.handle().block_on(async {
+            loop {
+                if let Some(result) = done(&launch.borrow_and_update()) {
+                    return result;
+                }
+                if launch.changed().await.is_err()
+                    && let Some(result) = done(&Launch::Over)
+                {
+                    return result;
+                }
+            }
+        })
+    }
+
+    /// Launch progress, for progress lines.
+    pub fn progress(&self) -> watch::Receiver<Launch> {
+        self.launch.clone()
+    }
+
+    /// What the start-up screen says.
+    pub fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// Every figure of the fleet now; never waits for an actor.
+    pub fn snapshot(&self) -> FleetSnapshot {
+        self.registry.snapshot()
+    }
+
+    /// Kills an actor: `w3`, `w3/r0`, `w3/kv`, `w3/metrics`, `w3/lease`. Returns when the order is delivered.
+    ///
+    /// # Errors
+    /// [`ControlError`] names the path.
+    pub fn kill(&self, path: &str, death: Death) -> Result<(), ControlError> {
+        let path: ActorPath = path.parse()?;
+        self.command(Kill { path, death })
+    }
+
+    /// Unlists a worker, lets it finish its streams and leave. Returns at once; the snapshot shows `draining`, then
+    /// `left`.
+    ///
+    /// # Errors
+    /// [`ControlError`] names the path.
+    pub fn drain(&self, path: &str) -> Result<(), ControlError> {
+        self.command(DrainWorker(worker(path)?))
+    }
+
+    /// Starts a dead or drained worker again, under a new instance id or its former one.
+    ///
+    /// # Errors
+    /// [`ControlError`] names the path.
+    pub fn restart(&self, path: &str, same_id: bool) -> Result<(), ControlError> {
+        self.command(Restart {
+            worker: worker(path)?,
+            same_id,
+        })
+    }
+
+    fn command<M>(&self, message: M) -> Result<(), ControlError>
+    where
+        M: Message<Result = Result<(), CommandError>> + Send + 'static,
+        Fleet: Handler<M>,
+    {
+        let answer = self.handle().block_on(self.fleet.send(message));
+        answer.unwrap_or(Err(CommandError::Stopped)).map_err(ControlError::from)
+    }
+
+    fn handle(&self) -> &tokio::runtime::Handle {
+        self.pool
+            .as_ref()
+            .expect("the pool lives as long as the cluster")
+            .handle()
+    }
+
+    /// Asks every worker to drain; [`Self::wait_over`] waits for it.
+    pub fn begin_stop(&self) {
+        self.fleet.do_send(StopAll);
+    }
+
+    /// Waits until every worker has left, at most `limit`. Returns whether all have.
+    pub fn wait_over(&self, limit: Duration) -> bool {
+        let mut launch = self.launch.clone();
+        self.handle().block_on(async {
+            let over = launch.wait_for(|launch| matches!(launch, Launch::Over));
+            matches!(tokio::time::timeout(limit, over).await, Ok(Ok(_)))
+        })
+    }
+
+    /// Drains every worker, then stops; gives streams at most `limit`. Returns the last snapshot.
+    pub fn stop_within(self, limit: Duration) -> FleetSnapshot {
+        self.begin_stop();
+        self.wait_over(limit);
+        self.snapshot()
+    }
+
+    /// Drains and stops with a limit of 30 s.
+    pub fn stop(self) -> FleetSnapshot {
+        self.stop_within(Duration::from_secs(30))
+    }
+}
+
+fn worker(path: &str) -> Result<WorkerId, ControlError> {
+    let path: ActorPath = path.parse()?;
+    if path.child.is_some() {
+        return Err(ControlError::NotAWorker(path));
+    }
+    Ok(path.worker)
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.system.stop();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the actor system's thread panicked");
+        }
+        if let Some(pool) = self.pool.take() {
+            pool.shutdown_timeout(Duration::from_secs(1));
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! The pieces of a cluster, put together in the order in which they can fail.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use actix::prelude::*;
+use serde_json::value::RawValue;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::watch;
+
+use super::{Budget, Cluster, Facts, StartError};
+use crate::actors::fleet::{Fleet, Launch};
+use crate::actors::plan::{GroupPlan, Shared, WorkerPlan};
+use crate::actors::registry::Registry;
+use crate::config::{Config, Group, Ports};
+use crate::engine::EngineConfig;
+use crate::model::Model;
+use crate::model::card::{self, CardOptions, Role};
+use crate::transport::discovery::Discovery;
+use crate::transport::request_plane::endpoint::EndpointTable;
+use crate::transport::request_plane::tcp::server::{Limits, TcpServer};
+use crate::types::WorkerId;
+
+/// Threads for sockets. More would not help: the work is short and the arbiters need the cores too.
+const POOL_THREADS: usize = 2;
+
+/// Threads for file operations.
+const BLOCKING_THREADS: usize = 4;
+
+/// Most threads for workers.
+const MAX_ARBITERS: usize = 4;
+
+pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
+    let budget = Budget::raise(config)?;
+    let model = Model::resolve(&config.model_path, &config.hub)?;
+    let groups = config
+        .groups
+        .iter()
+        .map(|group| plan_group(config, group, &model).map(Arc::new));
+    let groups = groups.collect::<Result<Vec<_>, _>>()?;
+    let plans = plan_workers(config, &groups);
+    let pool = Builder::new_multi_thread()
+        .worker_threads(POOL_THREADS)
+        .max_blocking_threads(BLOCKING_THREADS)
+        .thread_name("gf-pool")
+        .enable_all()
+        .build()?;
+    let discovery = pool.block_on(Discovery::connect(&config.discovery))?;
+    let endpoints = EndpointTable::default();
+    let limits = Limits {
+        max_frame_bytes: config.max_message_bytes,
+        ..Limits::default()
+    };
+    let server = match config.ports {
+        Ports::PerWorker => None,
+        Ports::Shared => {
+            let _pool = pool.enter();
+            Some(TcpServer::bind(
+                config.tcp_host,
+                config.tcp_port,
+                endpoints.clone(),
+                limits,
+            )?)
+        }
+    };
+    let requests = server
+        .as_ref()
+        .map(|s| SocketAddr::new(config.tcp_advertise, s.address().port()));
+    let shared = Arc::new(Shared::new(
+        pool.handle().clone(),
+        discovery,
+        endpoints,
+        requests,
+        (config.tcp_advertise, limits),
+        (config.event_host, config.event_advertise),
+        config.max_open_requests,
+    ));
+    let registry = Arc::new(Registry::default());
+    let (launch_sender, launch) = watch::channel(Launch::Starting { registered: 0 });
+    let arbiters = std::thread::available_parallelism()
+        .map_or(2, usize::from)
+        .clamp(1, MAX_ARBITERS);
+    let facts = Facts {
+        requests,
+        threads: 1 + arbiters + POOL_THREADS + BLOCKING_THREADS,
+        budget,
+        model_dir: model.dir.clone(),
+    };
+    let stagger = config.stagger;
+    let own = Arc::clone(&registry);
+    let (system, fleet, thread) = run_system(arbiters, move |arbiters| {
+        Fleet::new(shared, arbiters, stagger, plans, own, launch_sender)
+    })?;
+    Ok(Cluster {
+        fleet,
+        registry,
+        launch,
+        facts,
+        system,
+        thread: Some(thread),
+        _server: server,
+        pool: Some(pool),
+    })
+}
+
+/// Starts the actor system on its own thread.
+fn run_system(
+    arbiters: usize,
+    fleet: impl FnOnce(Vec<ArbiterHandle>) -> Fleet + Send + 'static,
+) -> Result<(System, Addr<Fleet>, std::thread::JoinHandle<()>), StartError> {
+    let (sender, receiver) = mpsc::channel();
+    let thread = std::thread::Builder::new().name("gf-system".into()).spawn(move || {
+        let runner = System::with_tokio_rt(current_thread_runtime);
+        let started = runner.block_on(async move {
+            let arbiters: Vec<Arbiter> = (0..arbiters)
+                .map(|_| Arbiter::with_tokio_rt(current_thread_runtime))
+                .collect();
+            let handles = arbiters.iter().map(Arbiter::handle).collect();
+            let fleet = fleet(handles).start();
+            (arbiters, sender.send((System::current(), fleet)).is_ok())
+        });
+        let (arbiters, told) = started;
+        if told && let Err(error) = runner.run() {
+            tracing::error!(%error, "the actor system ended with an error");
+        }
+        for arbiter in arbiters {
+            arbiter.stop();
+            if arbiter.join().is_err() {
+                tracing::error!("a worker thread panicked");
+            }
+        }
+    })?;
+    let gone = || StartError::Threads(std::io::Error::other("the actor system did not start"));
+    let (system, fleet) = receiver.recv_timeout(Duration::from_secs(30)).map_err(|_| gone())?;
+    Ok((system, fleet, thread))
+}
+
+fn current_thread_runtime() -> Runtime {
+    Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime needs an epoll descriptor; the budget has room")
+}
+
+fn plan_group(config: &Config, group: &Group, model: &Model) -> Result<GroupPlan, StartError> {
+    let engine = settle_engine(group, model)?;
+    let options = CardOptions {
+        display_name: config.model_name.clone(),
+        block_size: engine.block_size,
+        migration_limit: 0,
+        context_length: engine.max_model_len,
+        total_kv_blocks: u64::from(engine.num_gpu_blocks),
+        max_num_seqs: engine.max_num_seqs,
+        max_num_batched_tokens: engine.max_num_batched_tokens,
+        data_parallel_size: group.data_parallel_size,
+        kv_events: engine.enable_prefix_caching,
+        local_indexer: engine.enable_prefix_caching,
+        role: Role::Aggregated,
+    };
+    let card = card::render(model, &options).map_err(|error| StartError::Settings(error.to_string()))?;
+    Ok(GroupPlan {
+        name: group.name.clone(),
+        endpoint: group.endpoint.clone(),
+        data_parallel_size: group.data_parallel_size,
+        startup_time: group.startup_time,
+        card: RawValue::from_string(card.to_string()).map_err(|error| StartError::Settings(error.to_string()))?,
+        engine,
+    })
+}
+
+/// Fills in what only the model knows.
+fn settle_engine(group: &Group, model: &Model) -> Result<EngineConfig, StartError> {
+    let max_model_len = match (group.engine.max_model_len, model.info.context_length) {
+        (Some(asked), Some(context)) if asked > context => {
+            return Err(StartError::Settings(format!(
+                "--max-model-len {asked} exceeds the model's context length of {context} tokens ({})",
+                model.dir.display()
+            )));
+        }
+        (asked, context) => asked.or(context),
+    };
+    let (low, high) = model.info.generated_ids;
+    Ok(EngineConfig {
+        max_model_len,
+        token_ids: (low, high),
+        ..group.engine.clone()
+    })
+}
+
+fn plan_workers(config: &Config, groups: &[Arc<GroupPlan>]) -> Vec<WorkerPlan> {
+    let ids =
+        config.groups.iter().zip(groups).flat_map(|(group, plan)| {
+            std::iter::repeat_n(plan, usize::try_from(group.num_workers).unwrap_or(usize::MAX))
+        });
+    ids.zip(0u32..)
+        .map(|(group, index)| {
+            let port = |first: u16| {
+                if first == 0 {
+                    0
+                } else {
+                    first + u16::try_from(index).unwrap_or(u16::MAX)
+                }
+            };
+            WorkerPlan {
+                id: WorkerId(index),
+                group: Arc::clone(group),
+                tcp: (config.ports == Ports::PerWorker)
+                    .then(|| SocketAddr::new(config.tcp_host, port(config.tcp_port))),
+                http: config
+                    .http_port
+                    .map(|first| SocketAddr::new(config.http_host, port(first))),
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,91 @@
+//! Environment variables: the peer's (`DYN_*`, `ETCD_*`) where they move something of ours, and `GHOSTFLEET_<KEY>` for
+//! every key.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+use super::ConfigError;
+use super::settings::Settings;
+
+type Apply = fn(&mut Settings, &str) -> Result<(), String>;
+
+/// The peer's variables, by name. Empty values count as unset, as the peer reads them.
+const VARIABLES: [(&str, Apply); 13] = [
+    ("DYN_NAMESPACE", |s, v| put(&mut s.namespace, v)),
+    ("DYN_DISCOVERY_BACKEND", |s, v| choice(&mut s.discovery_backend, v)),
+    ("DYN_REQUEST_PLANE", |s, v| choice(&mut s.request_plane, v)),
+    ("DYN_EVENT_PLANE", |s, v| choice(&mut s.event_plane, v)),
+    ("DYN_FILE_KV", |s, v| put(&mut s.file_kv, v)),
+    ("ETCD_ENDPOINTS", |s, v| put(&mut s.etcd_endpoints, v)),
+    ("ETCD_LEASE_TTL", |s, v| put(&mut s.lease_ttl, v)),
+    ("ETCD_STARTUP_CONNECT_TIMEOUT_SECONDS", |s, v| {
+        put(&mut s.etcd_connect_timeout, v)
+    }),
+    ("DYN_TCP_RPC_HOST", |s, v| put(&mut s.tcp_host, v)),
+    ("DYN_TCP_RPC_PORT", |s, v| put(&mut s.tcp_port, v)),
+    ("DYN_EVENT_PLANE_HOST", |s, v| put(&mut s.event_host, v)),
+    ("DYN_TCP_MAX_MESSAGE_SIZE", |s, v| put(&mut s.max_message_size, v)),
+    ("DYN_ENDPOINT", |s, v| put(&mut s.endpoint, v)),
+];
+
+fn put<T: FromStr>(slot: &mut Option<T>, value: &str) -> Result<(), String>
+where
+    T::Err: std::fmt::Display,
+{
+    *slot = Some(value.parse().map_err(|error: T::Err| error.to_string())?);
+    Ok(())
+}
+
+fn choice<T: clap::ValueEnum>(slot: &mut Option<T>, value: &str) -> Result<(), String> {
+    *slot = Some(T::from_str(value, true).map_err(|_| {
+        let known: Vec<_> = T::value_variants()
+            .iter()
+            .filter_map(clap::ValueEnum::to_possible_value)
+            .collect();
+        format!(
+            "use {}",
+            known
+                .iter()
+                .map(clap::builder::PossibleValue::get_name)
+                .collect::<Vec<_>>()
+                .join(" or ")
+        )
+    })?);
+    Ok(())
+}
+
+/// One layer per variable that is set, in order of precedence.
+///
+/// # Errors
+/// Names the variable and the value.
+pub(super) fn layers(environment: &BTreeMap<String, String>) -> Result<Vec<(String, Settings)>, ConfigError> {
+    let mut layers = Vec::new();
+    for (name, apply) in VARIABLES {
+        let Some(value) = environment.get(name).map(|v| v.trim()).filter(|v| !v.is_empty()) else {
+            continue;
+        };
+        let mut layer = Settings::default();
+        apply(&mut layer, value).map_err(|error| ConfigError::Environment {
+            name: name.to_owned(),
+            value: value.to_owned(),
+            error,
+        })?;
+        layers.push((name.to_owned(), layer));
+    }
+    for key in super::layers::known_keys() {
+        let name = format!("GHOSTFLEET_{}", key.to_ascii_uppercase());
+        let Some(value) = environment.get(&name).map(|v| v.trim()).filter(|v| !v.is_empty()) else {
+            continue;
+        };
+        // As in a file: a bare word is a string, everything else is TOML.
+        let parsed = toml::from_str::<Settings>(&format!("{key} = {value}"))
+            .or_else(|_| toml::from_str(&format!("{key} = {}", toml::Value::from(value))))
+            .map_err(|error| ConfigError::Environment {
+                name: name.clone(),
+                value: value.to_owned(),
+                error: error.message().to_owned(),
+            })?;
+        layers.push((name, parsed));
+    }
+    Ok(layers)
+}

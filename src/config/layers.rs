@@ -1,0 +1,254 @@
+//! Who wins: flags > environment > file > defaults, key by key, with a note of where each value came from.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use super::ConfigError;
+use super::settings::Settings;
+
+/// Where a value came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// Built in.
+    Default,
+    /// A config file.
+    File(PathBuf),
+    /// An environment variable.
+    Environment(String),
+    /// The command line.
+    Flag,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File(path) => write!(f, "{}", path.display()),
+            Self::Environment(name) => write!(f, "environment {name}"),
+            Self::Flag => f.write_str("flag"),
+        }
+    }
+}
+
+/// All layers merged: one value and one origin per key, for the fleet and for each group.
+#[derive(Debug, Clone)]
+pub struct Merged {
+    /// Fleet-wide values, also the ones groups fall back to.
+    pub fleet: Layered,
+    /// One per group; without `[[group]]` tables one that equals the fleet's.
+    pub groups: Vec<Layered>,
+}
+
+/// Values and their origins.
+#[derive(Debug, Clone, Default)]
+pub struct Layered {
+    values: Map<String, Value>,
+    origins: BTreeMap<String, Origin>,
+}
+
+impl Layered {
+    fn overlay(&mut self, layer: &Settings, origin: &Origin) {
+        let Ok(Value::Object(values)) = serde_json::to_value(layer) else {
+            return;
+        };
+        for (key, value) in values {
+            self.origins.insert(key.clone(), origin.clone());
+            self.values.insert(key, value);
+        }
+    }
+
+    /// The merged settings.
+    ///
+    /// # Errors
+    /// Never for layers that came from [`Settings`] themselves.
+    pub fn settings(&self) -> Result<Settings, ConfigError> {
+        serde_json::from_value(Value::Object(self.values.clone())).map_err(|e| ConfigError::Invalid(e.to_string()))
+    }
+
+    /// Where `key` came from.
+    pub fn origin(&self, key: &str) -> Option<&Origin> {
+        self.origins.get(key)
+    }
+
+    /// `key = value  # origin` lines, sorted; valid TOML.
+    pub fn lines(&self) -> Vec<String> {
+        self.values
+            .iter()
+            .map(|(key, value)| {
+                let origin = self.origins.get(key).map_or_else(String::new, ToString::to_string);
+                format!("{key} = {value}  # {origin}")
+            })
+            .collect()
+    }
+}
+
+/// A config file: fleet-wide keys and `[[group]]` tables.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ConfigFile {
+    path: PathBuf,
+    fleet: Settings,
+    groups: Vec<Settings>,
+}
+
+impl ConfigFile {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// Names the file, the line, and for an unknown key the nearest known one.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
+            path: path.to_owned(),
+            reason: source.to_string(),
+        })?;
+        Self::parse(path, &text)
+    }
+
+    /// Reads a file's text; relative paths in it are taken from the file's directory.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        let syntax = |error: toml::de::Error| ConfigError::File {
+            path: path.to_owned(),
+            error: error.to_string().trim_end().to_owned(),
+        };
+        let mut table: toml::Table = toml::from_str(text).map_err(syntax)?;
+        let groups = match table.remove("group") {
+            None => Vec::new(),
+            Some(toml::Value::Array(tables)) => tables,
+            Some(_) => {
+                return Err(ConfigError::File {
+                    path: path.to_owned(),
+                    error: "`group` must be an array of tables; write [[group]]".into(),
+                });
+            }
+        };
+        let read = |value: toml::Value| -> Result<Settings, ConfigError> {
+            value.try_into().map_err(|error: toml::de::Error| ConfigError::File {
+                path: path.to_owned(),
+                error: explain_at(&error, text),
+            })
+        };
+        let mut fleet = read(toml::Value::Table(table))?;
+        let mut parsed = Vec::new();
+        for (index, group) in groups.into_iter().enumerate() {
+            if let Some(key) = group.as_table().and_then(|t| t.keys().find(|k| is_fleet_key(k))) {
+                return Err(ConfigError::File {
+                    path: path.to_owned(),
+                    error: format!(
+                        "`{key}` in [[group]] {index} belongs to the whole fleet; move it to the top of the file"
+                    ),
+                });
+            }
+            parsed.push(read(group)?);
+        }
+        if let Some(model) = &fleet.model_path {
+            // `./x` and `../x` in a file mean "beside this file"; anything else may be a hub id.
+            if model.starts_with("./") || model.starts_with("../") {
+                let base = path.parent().unwrap_or(Path::new("."));
+                fleet.model_path = Some(base.join(model).display().to_string());
+            }
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            fleet,
+            groups: parsed,
+        })
+    }
+}
+
+fn is_fleet_key(key: &str) -> bool {
+    known_keys().contains(&key) && !Settings::GROUP_KEYS.contains(&key)
+}
+
+/// Every key that a file may have.
+pub fn known_keys() -> Vec<&'static str> {
+    // The names that serde reports for an unknown field are the authority.
+    static KEYS: std::sync::OnceLock<Vec<String>> = std::sync::OnceLock::new();
+    KEYS.get_or_init(|| {
+        let error = toml::from_str::<Settings>("\"\" = 0")
+            .expect_err("the empty key is unknown")
+            .to_string();
+        error
+            .split('`')
+            .skip(1)
+            .step_by(2)
+            .filter(|k| !k.is_empty() && k.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
+            .map(str::to_owned)
+            .collect()
+    })
+    .iter()
+    .map(String::as_str)
+    .collect()
+}
+
+/// The error of a parsed table, with the line of the key it is about (parsed values have lost their place).
+fn explain_at(error: &toml::de::Error, text: &str) -> String {
+    let message = error.to_string();
+    let quoted = |lead: &str| message.split(lead).nth(1).and_then(|rest| rest.split('`').next());
+    let line = |key: &str| {
+        let at = text.lines().position(|line| {
+            line.trim_start()
+                .strip_prefix(key)
+                .is_some_and(|r| r.trim_start().starts_with('='))
+        });
+        at.map_or_else(String::new, |index| format!("line {}: ", index + 1))
+    };
+    if let Some(key) = quoted("unknown field `") {
+        return format!("{}{}", line(key), unknown_key(key));
+    }
+    match quoted("in `") {
+        Some(key) => format!("{}`{key}`: {}", line(key), error.message()),
+        None => message.trim_end().to_owned(),
+    }
+}
+
+fn unknown_key(key: &str) -> String {
+    let nearest = known_keys()
+        .into_iter()
+        .map(|known| (strsim::jaro_winkler(key, known), known))
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .filter(|(score, _)| *score > 0.7);
+    match nearest {
+        Some((_, known)) => format!("unknown key `{key}`; did you mean `{known}`?"),
+        None => format!("unknown key `{key}`; known keys: {}", known_keys().join(", ")),
+    }
+}
+
+/// Merges the layers.
+///
+/// # Errors
+/// A value that an environment variable cannot have.
+pub fn merge(
+    flags: &Settings,
+    environment: &BTreeMap<String, String>,
+    file: Option<&ConfigFile>,
+) -> Result<Merged, ConfigError> {
+    let mut base = Layered::default();
+    base.overlay(&Settings::defaults(), &Origin::Default);
+    if let Some(file) = file {
+        base.overlay(&file.fleet, &Origin::File(file.path.clone()));
+    }
+    let environment = super::environment::layers(environment)?;
+    let top = |layered: &mut Layered| {
+        for (name, layer) in &environment {
+            layered.overlay(layer, &Origin::Environment(name.clone()));
+        }
+        layered.overlay(flags, &Origin::Flag);
+    };
+    let mut groups = Vec::new();
+    for group in file.iter().flat_map(|file| &file.groups) {
+        let mut layered = base.clone();
+        layered.overlay(group, &Origin::File(file.map(|f| f.path.clone()).unwrap_or_default()));
+        top(&mut layered);
+        groups.push(layered);
+    }
+    top(&mut base);
+    if groups.is_empty() {
+        groups.push(base.clone());
+    }
+    Ok(Merged { fleet: base, groups })
+}

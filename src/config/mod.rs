@@ -1,0 +1,335 @@
+//! From settings to a checked [`Config`]: defaults, precedence, validation.
+
+mod environment;
+mod host;
+pub mod layers;
+pub mod settings;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::engine::{EngineConfig, EngineKind, Fidelity, TimingConfig};
+use crate::model::HubOptions;
+use crate::transport::discovery::{DiscoveryConfig, EndpointName, EtcdOptions, FileOptions};
+
+pub use layers::{ConfigFile, Merged, Origin};
+pub use settings::{DiscoveryBackend, Ports, Settings};
+
+/// Input that cannot be used. Exit code 2.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// A config file that cannot be read.
+    #[error("cannot read {}: {reason}", path.display())]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// A config file with an error in it.
+    #[error("{}: {error}", path.display())]
+    File {
+        /// Which file.
+        path: PathBuf,
+        /// Line, key and what was expected.
+        error: String,
+    },
+    /// An environment variable with an unusable value.
+    #[error("environment variable {name}={value}: {error}")]
+    Environment {
+        /// Which variable.
+        name: String,
+        /// Its value.
+        value: String,
+        /// What was expected.
+        error: String,
+    },
+    /// A value out of range, or two that do not go together.
+    #[error("{0}")]
+    Invalid(String),
+}
+
+/// Everything a fleet is started from.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Model directory or hub id, as given.
+    pub model_path: String,
+    /// Name that clients use.
+    pub model_name: String,
+    /// How hub ids are resolved.
+    pub hub: HubOptions,
+    /// Seed of everything random.
+    pub seed: u64,
+    /// Where workers announce themselves.
+    pub discovery: DiscoveryConfig,
+    /// Address of request listeners.
+    pub tcp_host: IpAddr,
+    /// Address that they advertise.
+    pub tcp_advertise: IpAddr,
+    /// Port of the (first) request listener; 0: any.
+    pub tcp_port: u16,
+    /// One listener or one per worker.
+    pub ports: Ports,
+    /// Longest request frame.
+    pub max_message_bytes: usize,
+    /// Most open requests per worker.
+    pub max_open_requests: u32,
+    /// Address that event publishers bind.
+    pub event_host: IpAddr,
+    /// Address that they advertise.
+    pub event_advertise: IpAddr,
+    /// First HTTP port; `None`: no HTTP.
+    pub http_port: Option<u16>,
+    /// Address of HTTP ports.
+    pub http_host: IpAddr,
+    /// Pause between launches.
+    pub stagger: Duration,
+    /// Workers by group.
+    pub groups: Vec<Group>,
+}
+
+/// Workers that are alike.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Group {
+    /// Label.
+    pub name: String,
+    /// Endpoint they serve.
+    pub endpoint: EndpointName,
+    /// How many.
+    pub num_workers: u32,
+    /// Ranks per worker.
+    pub data_parallel_size: u32,
+    /// From registration to the first pass.
+    pub startup_time: Duration,
+    /// One rank's engine. Fields that depend on the model (`max_model_len` not given, `token_ids`) are settled when the
+    /// model is known.
+    pub engine: EngineConfig,
+}
+
+/// Upper bounds that keep a typing error from asking for the impossible.
+const MAX_WORKERS: u32 = 65_536;
+const MAX_RANKS: u32 = 1024;
+
+impl Config {
+    /// Checks the merged settings and gives them their types.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the setting, its value and the way out.
+    pub fn resolve(merged: &Merged, environment: &BTreeMap<String, String>) -> Result<Self, ConfigError> {
+        let s = merged.fleet.settings()?;
+        let model_path = s.model_path.clone().filter(|p| !p.is_empty()).ok_or_else(|| {
+            ConfigError::Invalid(
+                "no model; give --model-path <directory or Hugging Face id>, or --config config/quickstart.toml".into(),
+            )
+        })?;
+        let stagger_total = merged.groups.iter().try_fold(0u32, |sum, group| {
+            Ok::<_, ConfigError>(sum.saturating_add(group.settings()?.num_workers.unwrap_or(1)))
+        })?;
+        let groups = merged
+            .groups
+            .iter()
+            .enumerate()
+            .map(|(index, group)| group.settings().and_then(|settings| resolve_group(index, &settings)));
+        let groups = groups.collect::<Result<Vec<_>, _>>()?;
+        let tcp = host::resolve("--tcp-host / DYN_TCP_RPC_HOST", text(s.tcp_host.as_ref()))?;
+        let event = host::resolve("--event-host / DYN_EVENT_PLANE_HOST", text(s.event_host.as_ref()))?;
+        let http = host::resolve("--http-host", text(s.http_host.as_ref()))?;
+        let config = Self {
+            model_name: s
+                .model_name
+                .clone()
+                .filter(|n| !n.is_empty())
+                .unwrap_or_else(|| model_path.clone()),
+            model_path,
+            hub: HubOptions::from_lookup(|name| environment.get(name).map(Into::into)),
+            seed: s.seed.unwrap_or(0),
+            discovery: discovery(&s)?,
+            tcp_host: tcp.bind,
+            tcp_advertise: tcp.advertise,
+            tcp_port: s.tcp_port.unwrap_or(0),
+            ports: s.ports.unwrap_or(Ports::Shared),
+            max_message_bytes: message_limit(s.max_message_size.unwrap_or(0))?,
+            max_open_requests: at_least_one("max-open-requests", s.max_open_requests)?,
+            event_host: event.bind,
+            event_advertise: event.advertise,
+            http_port: s.http_port,
+            http_host: http.bind,
+            stagger: stagger(s.stagger_delay.unwrap_or(-1.0), stagger_total)?,
+            groups,
+        };
+        config.check_ports()?;
+        Ok(config)
+    }
+
+    /// Workers of all groups.
+    pub fn num_workers(&self) -> u32 {
+        self.groups
+            .iter()
+            .map(|group| group.num_workers)
+            .fold(0, u32::saturating_add)
+    }
+
+    fn check_ports(&self) -> Result<(), ConfigError> {
+        let workers = self.num_workers();
+        if workers > MAX_WORKERS {
+            return Err(ConfigError::Invalid(format!(
+                "{workers} workers are more than the {MAX_WORKERS} one process takes; run several processes"
+            )));
+        }
+        let per_worker = [
+            ("--http-port", self.http_port.unwrap_or(0)),
+            (
+                "--tcp-port with --ports per-worker",
+                if self.ports == Ports::PerWorker {
+                    self.tcp_port
+                } else {
+                    0
+                },
+            ),
+        ];
+        for (name, first) in per_worker {
+            if first != 0 && u32::from(first) + workers - 1 > u32::from(u16::MAX) {
+                return Err(ConfigError::Invalid(format!(
+                    "{name} {first} leaves no ports for {workers} workers; the last port would be {}",
+                    u32::from(first) + workers - 1
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn text(value: Option<&String>) -> &str {
+    value.map_or("", String::as_str)
+}
+
+fn at_least_one(name: &str, value: Option<u32>) -> Result<u32, ConfigError> {
+    match value {
+        Some(value) if value > 0 => Ok(value),
+        _ => Err(ConfigError::Invalid(format!("--{name} must be at least 1"))),
+    }
+}
+
+fn ratio(name: &str, value: Option<f64>) -> Result<f64, ConfigError> {
+    let value = value.unwrap_or(1.0);
+    if value.is_finite() && value >= 0.0 {
+        return Ok(value);
+    }
+    Err(ConfigError::Invalid(format!(
+        "--{name} {value} must be a finite number, 0 or greater (0: no modelled delay)"
+    )))
+}
+
+fn seconds(name: &str, value: f64) -> Result<Duration, ConfigError> {
+    Duration::try_from_secs_f64(value)
+        .ok()
+        .filter(|span| span.as_secs() < 366 * 24 * 3600)
+        .ok_or_else(|| ConfigError::Invalid(format!("--{name} {value} must be a number of seconds, 0 or greater")))
+}
+
+fn message_limit(bytes: u64) -> Result<usize, ConfigError> {
+    usize::try_from(bytes)
+        .ok()
+        .filter(|b| (1024..=u32::MAX as usize).contains(b))
+        .ok_or_else(|| {
+            ConfigError::Invalid(format!(
+                "--max-message-size {bytes} must be between 1024 bytes and 4 GiB"
+            ))
+        })
+}
+
+/// The peer's rule: none up to 32 workers, 0.1 s up to 128, 0.2 s above; -1 asks for it.
+fn stagger(delay: f64, workers: u32) -> Result<Duration, ConfigError> {
+    #[allow(clippy::float_cmp)]
+    let auto = delay == -1.0;
+    if !auto {
+        return seconds("stagger-delay", delay).map_err(|_| {
+            ConfigError::Invalid(format!(
+                "--stagger-delay {delay} must be -1 (by fleet size) or seconds, 0 or greater"
+            ))
+        });
+    }
+    Ok(match workers {
+        0..=32 => Duration::ZERO,
+        33..=128 => Duration::from_millis(100),
+        _ => Duration::from_millis(200),
+    })
+}
+
+fn discovery(s: &Settings) -> Result<DiscoveryConfig, ConfigError> {
+    let lease_ttl = u64::from(at_least_one("lease-ttl", s.lease_ttl)?);
+    Ok(match s.discovery_backend.unwrap_or(DiscoveryBackend::Etcd) {
+        DiscoveryBackend::Etcd => {
+            let endpoints = text(s.etcd_endpoints.as_ref())
+                .split(',')
+                .map(str::trim)
+                .filter(|e| !e.is_empty());
+            let endpoints: Vec<String> = endpoints.map(str::to_owned).collect();
+            if endpoints.is_empty() {
+                return Err(ConfigError::Invalid(
+                    "ETCD_ENDPOINTS names no server; use http://host:2379".into(),
+                ));
+            }
+            DiscoveryConfig::Etcd(EtcdOptions {
+                endpoints,
+                ttl: Duration::from_secs(lease_ttl),
+                connect_limit: seconds("etcd-connect-timeout", s.etcd_connect_timeout.unwrap_or(120.0))?,
+                ..EtcdOptions::default()
+            })
+        }
+        DiscoveryBackend::File => DiscoveryConfig::File(FileOptions {
+            root: s.file_kv.clone().unwrap_or_default(),
+            ..FileOptions::default()
+        }),
+    })
+}
+
+fn resolve_group(index: usize, s: &Settings) -> Result<Group, ConfigError> {
+    let endpoint = match &s.endpoint {
+        Some(endpoint) => endpoint.parse::<EndpointName>(),
+        None => EndpointName::new(text(s.namespace.as_ref()), "backend", "generate"),
+    };
+    let endpoint = endpoint.map_err(|error| ConfigError::Invalid(format!("--endpoint: {error}")))?;
+    let data_parallel_size = at_least_one("data-parallel-size", s.data_parallel_size)?;
+    if data_parallel_size > MAX_RANKS {
+        return Err(ConfigError::Invalid(format!(
+            "--data-parallel-size {data_parallel_size} exceeds {MAX_RANKS}"
+        )));
+    }
+    let engine = EngineConfig {
+        kind: EngineKind::Vllm,
+        fidelity: Fidelity::Real,
+        num_gpu_blocks: at_least_one("num-gpu-blocks-override", s.num_gpu_blocks_override)?,
+        block_size: at_least_one("block-size", s.block_size)?,
+        max_model_len: s
+            .max_model_len
+            .map(|len| at_least_one("max-model-len", Some(len)))
+            .transpose()?,
+        max_num_seqs: Some(at_least_one("max-num-seqs", s.max_num_seqs)?),
+        max_num_batched_tokens: Some(at_least_one("max-num-batched-tokens", s.max_num_batched_tokens)?),
+        enable_prefix_caching: s.enable_prefix_caching.unwrap_or(true),
+        enable_chunked_prefill: s.enable_chunked_prefill.unwrap_or(true),
+        preemption_mode: s.preemption_mode.unwrap_or_default(),
+        speedup_ratio: ratio("speedup-ratio", s.speedup_ratio)?,
+        decode_speedup_ratio: ratio("decode-speedup-ratio", s.decode_speedup_ratio)?,
+        timing: TimingConfig::Polynomial,
+        seed: s.seed.unwrap_or(0),
+        ..EngineConfig::default()
+    };
+    if engine.num_gpu_blocks < 2 {
+        return Err(ConfigError::Invalid(
+            "--num-gpu-blocks-override 1 leaves no usable block (the engine keeps one for itself); use at least 2"
+                .into(),
+        ));
+    }
+    Ok(Group {
+        name: s.name.clone().unwrap_or_else(|| format!("group-{index}")),
+        endpoint,
+        num_workers: at_least_one("num-workers", s.num_workers)?,
+        data_parallel_size,
+        startup_time: seconds("startup-time", s.startup_time.unwrap_or(0.0))?,
+        engine,
+    })
+}

@@ -1,0 +1,355 @@
+//! The `serve` command: settings to fleet, one start-up screen, signals, one summary.
+
+use std::collections::BTreeMap;
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::actors::fleet::Launch;
+use crate::actors::registry::{FleetSnapshot, InUse, WorkerState};
+use crate::cli::ServeArgs;
+use crate::cluster::{Cluster, StartError};
+use crate::config::{Config, ConfigError, ConfigFile, DiscoveryBackend, Merged, Settings, layers};
+use crate::transport::discovery::DiscoveryConfig;
+
+/// How a run failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// Settings. Exit code 2.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The fleet did not come up. Exit code 1, or 2 when the input is at fault.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// Standard output, the summary file or the signal handlers.
+    #[error("cannot {0}: {1}")]
+    Io(String, std::io::Error),
+    /// It came up but did not end well.
+    #[error("{0}")]
+    Unclean(String),
+}
+
+impl ServeError {
+    /// Process exit code: 1 the run failed, 2 bad input.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Config(_) => 2,
+            Self::Start(error) if error.is_bad_input() => 2,
+            Self::Start(_) | Self::Io(..) | Self::Unclean(_) => 1,
+        }
+    }
+}
+
+/// Reads `serve` flags (without the program's name) against a given environment, for tests and embedding.
+///
+/// # Errors
+/// As the command line's: unknown flags, unusable values, a broken config file.
+pub fn config_from<I, S>(args: I, environment: &BTreeMap<String, String>) -> Result<Config, ConfigError>
+where
+    I: IntoIterator<Item = S>,
+    S: Into<String>,
+{
+    use clap::Parser;
+    let args = std::iter::once("serve".to_owned()).chain(args.into_iter().map(Into::into));
+    let args = ServeArgs::try_parse_from(args).map_err(|error| ConfigError::Invalid(error.to_string()))?;
+    let (merged, _) = merge(&args, environment)?;
+    Config::resolve(&merged, environment)
+}
+
+fn merge(args: &ServeArgs, environment: &BTreeMap<String, String>) -> Result<(Merged, Settings), ConfigError> {
+    let file = args.config.as_deref().map(ConfigFile::read).transpose()?;
+    let merged = layers::merge(&args.settings.clone().normalized(), environment, file.as_ref())?;
+    let settings = merged.fleet.settings()?;
+    Ok((merged, settings))
+}
+
+/// Runs the command until the fleet is told to stop.
+///
+/// # Errors
+/// [`ServeError`].
+pub fn run(args: &ServeArgs) -> Result<(), ServeError> {
+    let environment: BTreeMap<String, String> = std::env::vars_os()
+        .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)))
+        .collect();
+    let (merged, settings) = merge(args, &environment)?;
+    if args.print_config {
+        // A config that cannot run is still printed, then refused.
+        print_config(&merged)?;
+        Config::resolve(&merged, &environment)?;
+        return Ok(());
+    }
+    let config = Config::resolve(&merged, &environment)?;
+    let signals = Signals::install()?;
+    let cluster = Cluster::launch(&config)?;
+    say(&start_screen(&config, &settings, &cluster))?;
+    match follow_launch(&cluster, &signals, config.num_workers())? {
+        Outcome::Ready => {
+            say(&format!(
+                "ready: {} workers registered; Ctrl-C drains, twice stops at once",
+                config.num_workers()
+            ))?;
+            signals.wait();
+        }
+        Outcome::Signalled => {}
+    }
+    end(cluster, &signals, args.summary.as_deref())
+}
+
+fn say(text: &str) -> Result<(), ServeError> {
+    let mut out = std::io::stdout().lock();
+    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+        // A closed pipe (`| head`) is the reader's choice; the fleet goes on.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => other.map_err(|error| ServeError::Io("write to standard output".into(), error)),
+    }
+}
+
+fn print_config(merged: &Merged) -> Result<(), ServeError> {
+    let mut text = merged.fleet.lines().join("\n");
+    if merged.groups.len() > 1 || merged.groups.iter().any(|group| group.origin("name").is_some()) {
+        for group in &merged.groups {
+            let lines = group.lines().into_iter().filter(|line| {
+                Settings::GROUP_KEYS
+                    .iter()
+                    .any(|key| line.split(" = ").next() == Some(key))
+            });
+            text.push_str("\n\n[[group]]\n");
+            text.push_str(&lines.collect::<Vec<_>>().join("\n"));
+        }
+    }
+    say(&text)
+}
+
+fn start_screen(config: &Config, settings: &Settings, cluster: &Cluster) -> String {
+    use std::fmt::Write as _;
+    let facts = cluster.facts();
+    let mut text = format!("ghostfleet {}\n", env!("CARGO_PKG_VERSION"));
+    let mut line = |name: &str, value: String| {
+        // Writing into a String cannot fail.
+        let _ = writeln!(text, "  {name:<11}{value}");
+    };
+    line(
+        "model",
+        format!("{} (from {})", config.model_name, facts.model_dir.display()),
+    );
+    for group in &config.groups {
+        let engine = &group.engine;
+        line(
+            "workers",
+            format!(
+                "{} x {} [{}], {} rank(s), {} blocks of {} tokens, speed {}",
+                group.num_workers,
+                group.endpoint,
+                group.name,
+                group.data_parallel_size,
+                engine.num_gpu_blocks,
+                engine.block_size,
+                if engine.speedup_ratio == 0.0 {
+                    "unlimited".to_owned()
+                } else {
+                    format!("x{}", engine.speedup_ratio)
+                },
+            ),
+        );
+    }
+    let (discovery, attach) = match &config.discovery {
+        DiscoveryConfig::Etcd(etcd) => {
+            let servers = etcd.endpoints.join(",");
+            (
+                format!("etcd {servers}, leases of {} s", etcd.ttl.as_secs()),
+                format!("ETCD_ENDPOINTS={servers}"),
+            )
+        }
+        DiscoveryConfig::File(file) => (
+            format!("files below {}", file.root.display()),
+            format!("DYN_FILE_KV={}", file.root.display()),
+        ),
+    };
+    line("discovery", discovery);
+    let requests = facts
+        .requests
+        .map_or_else(|| "one listener per worker".to_owned(), |at| at.to_string());
+    line(
+        "planes",
+        format!("requests tcp {requests}; events zmq on {}", config.event_advertise),
+    );
+    if let Some(first) = config.http_port {
+        let last = u32::from(first) + config.num_workers() - 1;
+        line(
+            "http",
+            format!("http://{}:{first} .. {last}, one port per worker", config.http_host),
+        );
+    }
+    line(
+        "budget",
+        format!(
+            "{} threads at most; {} descriptors idle, {} allowed; seed {}",
+            facts.threads, facts.budget.idle, facts.budget.limit, config.seed
+        ),
+    );
+    let backend = match settings.discovery_backend {
+        Some(DiscoveryBackend::File) => "file",
+        Some(DiscoveryBackend::Etcd) | None => "etcd",
+    };
+    let hosts = if config.tcp_advertise.is_loopback() {
+        "DYN_TCP_RPC_HOST=127.0.0.1 DYN_TCP_RESPONSE_STREAM_HOST=lo DYN_EVENT_PLANE_HOST=127.0.0.1 "
+    } else {
+        ""
+    };
+    let _ = write!(
+        text,
+        "attach a Dynamo frontend with:\n  {attach} {hosts}python -m dynamo.frontend --http-port 8000 \
+         --router-mode kv --discovery-backend {backend}"
+    );
+    text
+}
+
+enum Outcome {
+    Ready,
+    Signalled,
+}
+
+/// Shows progress: one line that is redrawn on a terminal, a line now and then elsewhere.
+fn follow_launch(cluster: &Cluster, signals: &Signals, workers: u32) -> Result<Outcome, ServeError> {
+    let progress = cluster.progress();
+    let terminal = std::io::stderr().is_terminal();
+    let mut shown = 0;
+    loop {
+        let launch = progress.borrow().clone();
+        match launch {
+            Launch::Ready => {
+                if terminal && shown > 0 {
+                    eprintln!();
+                }
+                return Ok(Outcome::Ready);
+            }
+            Launch::Failed(error) => return Err(StartError::Worker(error).into()),
+            Launch::Over => return Err(StartError::Interrupted.into()),
+            Launch::Starting { registered } => {
+                let step = (workers / 8).max(1);
+                if terminal && registered != shown {
+                    eprint!("\rstarting {registered}/{workers}");
+                    shown = registered;
+                } else if !terminal && registered >= shown + step {
+                    eprintln!("starting {registered}/{workers}");
+                    shown = registered;
+                }
+            }
+        }
+        if signals.wait_for(Duration::from_millis(50)) {
+            return Ok(Outcome::Signalled);
+        }
+    }
+}
+
+fn end(cluster: Cluster, signals: &Signals, summary: Option<&Path>) -> Result<(), ServeError> {
+    say("draining; once more stops at once")?;
+    cluster.begin_stop();
+    let mut drained = false;
+    // The peer's limit for running streams at shutdown.
+    for _ in 0..900 * 20 {
+        if cluster.wait_over(Duration::from_millis(50)) {
+            drained = true;
+            break;
+        }
+        if signals.pending() {
+            break;
+        }
+    }
+    let snapshot = cluster.snapshot();
+    drop(cluster);
+    say(&summary_lines(&snapshot))?;
+    if let Some(path) = summary {
+        let text = serde_json::to_string_pretty(&serde_json::json!({
+            "drained": drained,
+            "in_use": snapshot.in_use(),
+            "lateness": snapshot.lateness(),
+            "fleet": snapshot,
+        }))
+        .map_err(|error| ServeError::Io("write the summary".into(), error.into()))?;
+        std::fs::write(path, text)
+            .map_err(|error| ServeError::Io(format!("write the summary to {}", path.display()), error))?;
+    }
+    if drained && snapshot.in_use() != InUse::default() {
+        return Err(ServeError::Unclean(format!(
+            "something was left over after the drain: {:?}",
+            snapshot.in_use()
+        )));
+    }
+    Ok(())
+}
+
+fn summary_lines(snapshot: &FleetSnapshot) -> String {
+    let ranks = || snapshot.workers.iter().flat_map(|worker| &worker.ranks);
+    let late = snapshot.lateness();
+    let left = snapshot
+        .workers
+        .iter()
+        .filter(|worker| worker.state == WorkerState::Left)
+        .count();
+    let in_use = snapshot.in_use();
+    format!(
+        "served {} requests, {} tokens in {} passes; {left} of {} workers left in good order\n\
+         passes late by {:.3} ms mean, {:.1} ms p99, {:.1} ms max ({:.1} ms of modelled time lost)\n\
+         left over: {} streams, {} sequences, {} blocks",
+        ranks().map(|rank| rank.requests_total).sum::<u64>(),
+        ranks().map(|rank| rank.tokens_total).sum::<u64>(),
+        ranks().map(|rank| rank.passes_total).sum::<u64>(),
+        snapshot.workers.len(),
+        late.mean_ms,
+        late.p99_ms,
+        late.max_ms,
+        late.slipped_ms,
+        in_use.open_streams,
+        in_use.sequences,
+        in_use.active_blocks,
+    )
+}
+
+/// Signals that follow each other within this time count as one.
+const ECHO: Duration = Duration::from_millis(300);
+
+/// SIGINT and SIGTERM, counted.
+struct Signals {
+    received: crossbeam_channel::Receiver<()>,
+}
+
+impl Signals {
+    fn install() -> Result<Self, ServeError> {
+        // Two are told apart; more say nothing new.
+        let (sender, received) = crossbeam_channel::bounded(2);
+        let failed = |error| ServeError::Io("handle signals".into(), error);
+        let mut signals =
+            signal_hook::iterator::Signals::new([signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM])
+                .map_err(failed)?;
+        std::thread::Builder::new()
+            .name("gf-signals".into())
+            .spawn(move || {
+                let mut last: Option<Instant> = None;
+                for _ in signals.forever() {
+                    // One request to end often arrives twice: from the terminal and from a parent that passes it on.
+                    let echo = last.is_some_and(|at| at.elapsed() < ECHO);
+                    last = Some(Instant::now());
+                    if !echo {
+                        // Full: the two that matter are there already.
+                        let _ = sender.try_send(());
+                    }
+                }
+            })
+            .map_err(failed)?;
+        Ok(Self { received })
+    }
+
+    fn wait(&self) {
+        // The sender lives as long as the process.
+        let _ = self.received.recv();
+    }
+
+    fn wait_for(&self, limit: Duration) -> bool {
+        self.received.recv_timeout(limit).is_ok()
+    }
+
+    fn pending(&self) -> bool {
+        self.received.try_recv().is_ok()
+    }
+}
