@@ -127,7 +127,7 @@ fn limits_and_ids_come_from_the_configs() {
 
     edit(&dir.path().join("config.json"), |config| *config = json!({}));
     edit(&dir.path().join("tokenizer_config.json"), |config| {
-        config["model_max_length"] = json!(1e30)
+        config["model_max_length"] = json!(1e30);
     });
     let info = resolve(dir.path()).unwrap().info;
     assert_eq!((info.context_length, info.vocab_size), (None, model.info.vocab_size));

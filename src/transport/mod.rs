@@ -2,5 +2,6 @@
 
 pub mod discovery;
 pub mod event_plane;
+pub mod http;
 pub mod intake;
 pub mod request_plane;

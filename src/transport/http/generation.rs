@@ -1,0 +1,322 @@
+//! One HTTP request while its answers are generated: tokens come in, text goes out, choice by choice.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll, ready};
+
+use super::error::ApiError;
+use super::mailbox::{Event, Mailbox};
+use super::plan::Plan;
+use super::stop::StopMatcher;
+use crate::model::detokenize::Detokenizer;
+use crate::model::tokenizer::{ModelTokenizer, TokenizeError};
+use crate::transport::intake::{Failure, Intake, Submission};
+use crate::types::{DpRank, FinishReason, RequestId, Token};
+
+/// Why an answer ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Finish {
+    /// `finish_reason` of the API.
+    pub(super) reason: &'static str,
+    /// `stop_reason`: what was met.
+    pub(super) stop: StopReason,
+}
+
+/// What ended an answer with the reason `stop`.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[serde(untagged)]
+pub(super) enum StopReason {
+    /// The model's own end, or no stop at all.
+    None,
+    /// A stop id.
+    Token(Token),
+    /// A stop string.
+    Text(String),
+}
+
+/// What a choice gained.
+#[derive(Debug)]
+pub(super) struct Delta {
+    pub(super) choice: usize,
+    pub(super) text: String,
+    pub(super) token: Option<Token>,
+    pub(super) finish: Option<Finish>,
+}
+
+/// Why there is no further answer.
+#[derive(Debug)]
+pub(super) enum Interrupted {
+    /// To be told to the client.
+    Failed(Failure),
+    /// To be shown by a broken connection.
+    Broken,
+}
+
+/// Token counts of a request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Usage {
+    pub(super) prompt: usize,
+    pub(super) completion: usize,
+    /// Prompt tokens that came from the prefix cache.
+    pub(super) cached: usize,
+}
+
+/// The running answers of one request. Dropping it frees what still runs.
+pub(super) struct Generation {
+    tokenizer: Arc<ModelTokenizer>,
+    mailbox: Arc<Mailbox>,
+    running: Running,
+    choices: Vec<Choice>,
+    /// Answers per prompt.
+    n: usize,
+    prompt_tokens: usize,
+    min_tokens: usize,
+    include_stop: bool,
+    events: Vec<(usize, Event)>,
+}
+
+struct Choice {
+    detokenizer: Detokenizer,
+    matcher: StopMatcher,
+    completion_tokens: usize,
+    cached_tokens: usize,
+    ended: bool,
+}
+
+/// Requests that the worker still holds.
+struct Running {
+    intake: Arc<dyn Intake>,
+    ids: Vec<Option<RequestId>>,
+    active: Arc<AtomicU32>,
+}
+
+impl Running {
+    fn cancel(&mut self, choice: usize) {
+        if let Some(id) = self.ids[choice].take() {
+            self.intake.cancel(id);
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        for choice in 0..self.ids.len() {
+            self.cancel(choice);
+        }
+        self.active.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Generation {
+    /// Submits every choice of a plan. `active` counts the requests of the worker.
+    ///
+    /// # Errors
+    /// The worker's refusal; choices that it had taken are cancelled.
+    pub(super) fn start(
+        plan: &Plan,
+        client_id: &str,
+        dp_rank: Option<DpRank>,
+        intake: &Arc<dyn Intake>,
+        tokenizer: &Arc<ModelTokenizer>,
+        active: &Arc<AtomicU32>,
+        max_pending: usize,
+    ) -> Result<Self, ApiError> {
+        let mailbox = Mailbox::new(max_pending);
+        let requests = plan.engine_requests(client_id);
+        let choices = requests.iter().map(|request| Choice {
+            detokenizer: Detokenizer::new(&request.prompt, plan.skip_special_tokens),
+            matcher: StopMatcher::new(Arc::clone(&plan.stop_strings), plan.include_stop),
+            completion_tokens: 0,
+            cached_tokens: 0,
+            ended: false,
+        });
+        active.fetch_add(1, Ordering::Relaxed);
+        let mut generation = Self {
+            tokenizer: Arc::clone(tokenizer),
+            mailbox: Arc::clone(&mailbox),
+            choices: choices.collect(),
+            running: Running {
+                intake: Arc::clone(intake),
+                ids: vec![None; requests.len()],
+                active: Arc::clone(active),
+            },
+            n: plan.n,
+            prompt_tokens: plan.prompts.iter().map(|(ids, _)| ids.len()).sum(),
+            min_tokens: plan.stop.min_tokens as usize,
+            include_stop: plan.include_stop,
+            events: Vec::new(),
+        };
+        for (choice, request) in requests.into_iter().enumerate() {
+            let id = request.id;
+            intake.submit(Submission {
+                request,
+                dp_rank,
+                sink: mailbox.sink(choice),
+            })?;
+            generation.running.ids[choice] = Some(id);
+        }
+        Ok(generation)
+    }
+
+    /// Number of choices.
+    pub(super) fn choices(&self) -> usize {
+        self.choices.len()
+    }
+
+    /// Whether every choice has ended.
+    pub(super) fn is_done(&self) -> bool {
+        self.choices.iter().all(|choice| choice.ended)
+    }
+
+    /// Counts so far.
+    pub(super) fn usage(&self) -> Usage {
+        Usage {
+            prompt: self.prompt_tokens,
+            completion: self.choices.iter().map(|choice| choice.completion_tokens).sum(),
+            // The choices of one prompt share it: what the first found is the request's.
+            cached: self
+                .choices
+                .iter()
+                .step_by(self.n)
+                .map(|choice| choice.cached_tokens)
+                .sum(),
+        }
+    }
+
+    /// The next gains, one per token; empty when only an admission was told.
+    pub(super) fn poll_deltas(&mut self, cx: &mut Context<'_>) -> Poll<Result<Vec<Delta>, Interrupted>> {
+        let mut events = std::mem::take(&mut self.events);
+        let taken = self.mailbox.poll_take(cx, &mut events);
+        let deltas = if taken.is_ready() {
+            self.take(&mut events)
+        } else {
+            Ok(Vec::new())
+        };
+        events.clear();
+        self.events = events;
+        ready!(taken);
+        Poll::Ready(deltas)
+    }
+
+    fn take(&mut self, events: &mut Vec<(usize, Event)>) -> Result<Vec<Delta>, Interrupted> {
+        let mut deltas = Vec::with_capacity(events.len());
+        for (choice, event) in events.drain(..) {
+            if self.choices[choice].ended && !matches!(event, Event::Broken) {
+                continue;
+            }
+            match event {
+                Event::Admitted(cached) => self.choices[choice].cached_tokens = cached as usize,
+                Event::Token(token, finish) => deltas.push(self.token(choice, token, finish)?),
+                Event::Finished(finish) => deltas.push(self.end(choice, None, finish)?),
+                Event::Failed(failure) => {
+                    self.running.ids[choice] = None;
+                    return Err(Interrupted::Failed(failure));
+                }
+                Event::Broken => return Err(Interrupted::Broken),
+            }
+        }
+        Ok(deltas)
+    }
+
+    fn token(&mut self, index: usize, token: Token, finish: Option<FinishReason>) -> Result<Delta, Interrupted> {
+        self.choices[index].completion_tokens += 1;
+        if let Some(finish) = finish {
+            return self.end(index, Some(token), finish);
+        }
+        let choice = &mut self.choices[index];
+        let text = choice
+            .detokenizer
+            .push(&self.tokenizer, token)
+            .map_err(|error| broken_text(&error))?;
+        // Text of the first `min_tokens` tokens is no place for a stop.
+        if choice.completion_tokens <= self.min_tokens {
+            return Ok(Delta {
+                choice: index,
+                text,
+                token: Some(token),
+                finish: None,
+            });
+        }
+        let (text, stop) = choice.matcher.push(&text);
+        let finish = stop.map(|stop| Finish {
+            reason: "stop",
+            stop: StopReason::Text(stop),
+        });
+        if finish.is_some() {
+            choice.ended = true;
+            self.running.cancel(index);
+        }
+        Ok(Delta {
+            choice: index,
+            text,
+            token: Some(token),
+            finish,
+        })
+    }
+
+    /// The engine's end, with the last token if there is one. A stop string in the last text still wins.
+    fn end(&mut self, index: usize, token: Option<Token>, finish: FinishReason) -> Result<Delta, Interrupted> {
+        self.running.ids[index] = None;
+        let choice = &mut self.choices[index];
+        choice.ended = true;
+        let told = match finish {
+            FinishReason::Length => token,
+            // The id that ends an answer is not part of it.
+            FinishReason::Eos | FinishReason::Stop => token.filter(|_| self.include_stop),
+        };
+        let mut rest = match told {
+            Some(token) => choice
+                .detokenizer
+                .push(&self.tokenizer, token)
+                .map_err(|error| broken_text(&error))?,
+            None => String::new(),
+        };
+        rest += &choice
+            .detokenizer
+            .finish(&self.tokenizer)
+            .map_err(|error| broken_text(&error))?;
+        let searched = choice.completion_tokens > self.min_tokens;
+        let (mut text, stop) = if searched {
+            choice.matcher.push(&rest)
+        } else {
+            (rest, None)
+        };
+        let finish = match (stop, finish) {
+            (Some(stop), _) => Finish {
+                reason: "stop",
+                stop: StopReason::Text(stop),
+            },
+            (None, FinishReason::Eos) => Finish {
+                reason: "stop",
+                stop: StopReason::None,
+            },
+            (None, FinishReason::Stop) => Finish {
+                reason: "stop",
+                stop: token.map_or(StopReason::None, StopReason::Token),
+            },
+            (None, FinishReason::Length) => Finish {
+                reason: "length",
+                stop: StopReason::None,
+            },
+        };
+        if !matches!(finish.stop, StopReason::Text(_)) {
+            text += &choice.matcher.finish();
+        }
+        Ok(Delta {
+            choice: index,
+            text,
+            token,
+            finish: Some(finish),
+        })
+    }
+}
+
+impl Drop for Generation {
+    fn drop(&mut self) {
+        self.mailbox.close();
+    }
+}
+
+fn broken_text(error: &TokenizeError) -> Interrupted {
+    Interrupted::Failed(Failure::Internal(error.to_string()))
+}

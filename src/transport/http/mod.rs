@@ -1,0 +1,227 @@
+//! The HTTP face: a worker that looks like a vLLM server, for routers outside Dynamo, load generators and `curl`.
+//!
+//! | Module | What |
+//! |---|---|
+//! | `listener`, `patient` | accept loop and connections; one listener per worker |
+//! | `routes` | paths, bodies, small answers |
+//! | `body` -> `plan` | what was sent -> what is to be generated, all checks made |
+//! | `mailbox` -> `generation` | tokens from the rank -> text per choice, stop strings |
+//! | `answer`, `stream` | shapes of answers and chunks, server-sent events |
+//!
+//! Endpoints: `GET /health`, `/ping`, `/version`, `/load`, `/v1/models`; `POST /v1/completions`, `/v1/chat/completions`,
+//! `/tokenize`, `/detokenize`. Every answer carries `x-ghostfleet-worker: <actor path>`. Sampling fields that change
+//! nothing about emulated tokens (`temperature`, `top_p`, ...) are ignored; log probabilities are refused.
+//!
+//! Source: vLLM 0.32.0, observed on the wire.
+
+mod answer;
+mod body;
+mod error;
+mod generation;
+mod listener;
+mod mailbox;
+mod patient;
+mod plan;
+mod routes;
+mod stop;
+mod stream;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use hyper::header::HeaderValue;
+use tokio_util::task::TaskTracker;
+
+use self::error::ApiError;
+use crate::model::tokenizer::ModelTokenizer;
+use crate::model::{Model, ModelError};
+use crate::transport::intake::Intake;
+use crate::transport::request_plane::tcp::server::Shutdown;
+use crate::types::Token;
+
+/// Release whose answers are imitated.
+const VLLM_VERSION: &str = "0.32.0";
+
+/// What all faces of a fleet share: the tokenizer and what is told of the model.
+pub struct FaceModel {
+    names: Vec<String>,
+    root: String,
+    max_model_len: u32,
+    vocab_size: u32,
+    eos_token_ids: Vec<Token>,
+    tokenizer: Arc<ModelTokenizer>,
+    version: &'static str,
+    created: u64,
+}
+
+impl FaceModel {
+    /// Loads the tokenizer. `names`: what clients may call the model, the first being its name; when empty, the model's
+    /// own. `max_model_len` in tokens; `None`: the model's context length.
+    ///
+    /// # Errors
+    /// [`ModelError`] for a tokenizer or chat template that is not usable.
+    pub fn load(model: &Model, mut names: Vec<String>, max_model_len: Option<u32>) -> Result<Arc<Self>, ModelError> {
+        if names.is_empty() {
+            names.push(model.name());
+        }
+        Ok(Arc::new(Self {
+            names,
+            root: model.name(),
+            max_model_len: max_model_len.or(model.info.context_length).unwrap_or(u32::MAX),
+            vocab_size: model.info.vocab_size,
+            eos_token_ids: model.info.eos_token_ids.clone(),
+            tokenizer: Arc::new(ModelTokenizer::load(model)?),
+            version: VLLM_VERSION,
+            created: routes::unix_seconds(),
+        }))
+    }
+
+    /// The name to answer with; a missing one means the first.
+    fn check_name(&self, name: Option<String>) -> Result<String, ApiError> {
+        match name.filter(|name| !name.is_empty()) {
+            None => Ok(self.names[0].clone()),
+            Some(name) if self.names.contains(&name) => Ok(name),
+            Some(name) => Err(ApiError::unknown_model(&name, &self.names[0])),
+        }
+    }
+}
+
+/// Bounds of one face.
+#[derive(Debug, Clone, Copy)]
+pub struct FaceLimits {
+    /// Longest request body, bytes.
+    pub max_body_bytes: usize,
+    /// Most open connections; further ones are closed at once.
+    pub max_connections: usize,
+    /// Most generated tokens of one request that wait for its reader; then it is given up.
+    pub max_pending_tokens: usize,
+    /// Longest time for a request's head, for its body, and for a reader to take anything at all.
+    pub patience: Duration,
+}
+
+impl Default for FaceLimits {
+    fn default() -> Self {
+        Self {
+            max_body_bytes: 16 << 20,
+            max_connections: 4096,
+            max_pending_tokens: 1 << 16,
+            patience: Duration::from_secs(30),
+        }
+    }
+}
+
+/// One worker's face.
+pub struct FaceConfig {
+    /// Actor path of the worker, as in `w3`.
+    pub worker: String,
+    /// Takes the requests.
+    pub intake: Arc<dyn Intake>,
+    /// Shared by all faces.
+    pub model: Arc<FaceModel>,
+    /// Bounds.
+    pub limits: FaceLimits,
+}
+
+struct FaceState {
+    worker: String,
+    worker_header: HeaderValue,
+    intake: Arc<dyn Intake>,
+    model: Arc<FaceModel>,
+    limits: FaceLimits,
+    /// Requests in generation.
+    active: Arc<AtomicU32>,
+}
+
+/// A face that cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum FaceError {
+    /// The address is taken or not ours.
+    #[error("cannot listen for HTTP on {address}: {source}; choose another port (0: any free one) or host")]
+    Bind {
+        /// Wanted address.
+        address: SocketAddr,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The worker's name does not fit in a header.
+    #[error("worker name {0:?} is no valid header value")]
+    WorkerName(String),
+}
+
+/// A running face. Dropping it stops accepting; open connections finish what they are at.
+#[derive(Debug)]
+pub struct Face {
+    address: SocketAddr,
+    shutdown: Shutdown,
+    connections: TaskTracker,
+    active: Arc<AtomicU32>,
+}
+
+impl Face {
+    /// Listens on `address` (port 0: any) and serves on the current tokio runtime.
+    ///
+    /// # Errors
+    /// [`FaceError`] names the address.
+    pub fn bind(address: SocketAddr, config: FaceConfig) -> Result<Self, FaceError> {
+        let failed = |source| FaceError::Bind { address, source };
+        let worker_header = HeaderValue::from_str(&config.worker);
+        let worker_header = worker_header.map_err(|_| FaceError::WorkerName(config.worker.clone()))?;
+        let listener = listener::listen(address).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let active = Arc::new(AtomicU32::new(0));
+        let state = Arc::new(FaceState {
+            worker: config.worker,
+            worker_header,
+            intake: config.intake,
+            model: config.model,
+            limits: config.limits,
+            active: Arc::clone(&active),
+        });
+        let shutdown = Shutdown::default();
+        let connections = TaskTracker::new();
+        tokio::spawn(listener::accept(listener, state, shutdown.clone(), connections.clone()));
+        Ok(Self {
+            address,
+            shutdown,
+            connections,
+            active,
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The handles to end it: `stop_accepting` closes the listener and idle connections and lets answers finish; `reset`
+    /// resets every connection, as a dead process would.
+    pub fn shutdown(&self) -> &Shutdown {
+        &self.shutdown
+    }
+
+    /// Resolves once it has been told to end and every connection is gone.
+    pub async fn closed(&self) {
+        self.shutdown.stop_accepting.cancelled().await;
+        self.connections.close();
+        self.connections.wait().await;
+    }
+
+    /// Requests in generation.
+    pub fn active_requests(&self) -> u32 {
+        self.active.load(Ordering::Relaxed)
+    }
+
+    /// Open connections.
+    pub fn open_connections(&self) -> usize {
+        self.connections.len()
+    }
+}
+
+impl Drop for Face {
+    fn drop(&mut self) {
+        self.shutdown.stop_accepting.cancel();
+    }
+}
