@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use bytes::Bytes;
+use ghostfleet::transport::discovery::record::EventAddress;
 use ghostfleet::transport::event_plane::envelope::decode_frames;
 use ghostfleet::transport::event_plane::topic::Topic;
 use ghostfleet::transport::event_plane::zmq::{Limits, ZmqPublisher};
@@ -283,10 +284,7 @@ async fn topics_of_a_worker_share_a_socket_and_count_their_own_messages() {
     let mut events = EventPublisher::new(plane.clone(), Topic::KvEvents, PublisherId::random());
     let mut metrics = EventPublisher::new(plane, Topic::KvMetrics, PublisherId::random());
     let endpoint = format!("tcp://{}", socket.local_addr());
-    assert_eq!(
-        events.transport(),
-        serde_json::json!({"kind": "Zmq", "config": {"endpoint": endpoint}})
-    );
+    assert_eq!(events.address(), EventAddress::Zmq { endpoint });
     events.publish(b"\x90", 1);
     let mut reader = subscribe(&socket, "kv").await;
     socket.subscribed(b"kv-events", 1).await;

@@ -25,8 +25,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use serde_json::{Value, json};
 
+use super::discovery::record::EventAddress;
 use envelope::Envelope;
 use topic::Topic;
 use zmq::ZmqPublisher;
@@ -132,13 +132,12 @@ impl EventPublisher {
         }
     }
 
-    /// The `transport` of the channel record.
-    pub fn transport(&self) -> Value {
+    /// Where routers get the messages: the address in the channel record.
+    pub fn address(&self) -> EventAddress {
         match &self.plane {
-            EventPlane::Zmq(socket) => json!({
-                "kind": "Zmq",
-                "config": {"endpoint": format!("tcp://{}", socket.local_addr())},
-            }),
+            EventPlane::Zmq(socket) => EventAddress::Zmq {
+                endpoint: format!("tcp://{}", socket.local_addr()),
+            },
         }
     }
 }
