@@ -84,6 +84,7 @@ impl Worker {
             intake: Arc::clone(&intake) as Arc<dyn Intake>,
             model: Arc::clone(&tiny().0),
             limits,
+            active: Arc::default(),
         };
         let face = Face::bind(SocketAddr::from(([127, 0, 0, 1], 0)), config).unwrap();
         Self {
@@ -1106,6 +1107,7 @@ async fn a_taken_port_is_named() {
         intake: Arc::clone(&worker.intake) as Arc<dyn Intake>,
         model: Arc::clone(&tiny().0),
         limits: FaceLimits::default(),
+        active: Arc::default(),
     };
     let error = Face::bind(worker.face.address(), config).unwrap_err().to_string();
     assert!(

@@ -13,13 +13,13 @@ use super::registrar::StoreHealth;
 use super::supervision::RestartPolicy;
 use crate::engine::EngineConfig;
 use crate::transport::discovery::{Discovery, EndpointName};
+use crate::transport::http::FaceModel;
 use crate::transport::request_plane::call_home::AnswerLimits;
 use crate::transport::request_plane::endpoint::EndpointTable;
 use crate::transport::request_plane::tcp::server::Limits;
 use crate::types::WorkerId;
 
 /// Workers that are alike.
-#[derive(Debug)]
 pub struct GroupPlan {
     /// Label.
     pub name: String,
@@ -33,10 +33,12 @@ pub struct GroupPlan {
     pub engine: EngineConfig,
     /// Model card, written once.
     pub card: Box<RawValue>,
+    /// Tokenizer and model facts of the HTTP faces; `None`: no worker has one.
+    pub face: Option<Arc<FaceModel>>,
 }
 
 /// One worker, whatever its incarnation.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct WorkerPlan {
     /// Position in the fleet.
     pub id: WorkerId,

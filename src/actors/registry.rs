@@ -51,6 +51,7 @@ pub struct WorkerEntry {
     instance: AtomicU64,
     restarts: AtomicU64,
     pub(super) streams: Arc<StreamCounts>,
+    pub(super) http_requests: Arc<AtomicU32>,
     pub(super) gauges: Vec<Arc<RankGauge>>,
 }
 
@@ -64,6 +65,7 @@ impl WorkerEntry {
             instance: AtomicU64::new(0),
             restarts: AtomicU64::new(0),
             streams: Arc::default(),
+            http_requests: Arc::default(),
             gauges: (0..ranks).map(|_| Arc::default()).collect(),
         }
     }
@@ -86,6 +88,14 @@ impl WorkerEntry {
         self.restarts.fetch_add(1, Relaxed);
     }
 
+    /// Answers under way: response sockets and HTTP requests.
+    pub fn open_streams(&self) -> u32 {
+        self.streams
+            .open
+            .load(Relaxed)
+            .saturating_add(self.http_requests.load(Relaxed))
+    }
+
     /// Everything about it now.
     pub fn snapshot(&self) -> WorkerSnapshot {
         let path = |child| ActorPath { worker: self.id, child }.to_string();
@@ -99,7 +109,7 @@ impl WorkerEntry {
             incarnation: self.incarnation.load(Relaxed),
             instance_id: self.instance.load(Relaxed),
             restarts: self.restarts.load(Relaxed),
-            open_streams: self.streams.open.load(Relaxed),
+            open_streams: self.open_streams(),
             accepted_total: self.streams.accepted.load(Relaxed),
             completed_total: self.streams.completed.load(Relaxed),
             cancelled_total: self.streams.cancelled.load(Relaxed),
@@ -123,7 +133,7 @@ pub struct WorkerSnapshot {
     pub instance_id: u64,
     /// Restarts of the worker or one of its children.
     pub restarts: u64,
-    /// Response sockets open now.
+    /// Answers under way: response sockets and HTTP requests.
     pub open_streams: u32,
     /// Calls accepted.
     pub accepted_total: u64,

@@ -8,7 +8,6 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use actix::prelude::*;
@@ -33,6 +32,8 @@ use crate::transport::event_plane::journal::Journal;
 use crate::transport::event_plane::topic::Topic;
 use crate::transport::event_plane::zmq::ZmqPublisher;
 use crate::transport::event_plane::{EventPlane, EventPublisher, PublisherId};
+use crate::transport::http::{Face, FaceConfig, FaceError, FaceLimits};
+use crate::transport::intake::Intake;
 use crate::transport::request_plane::call_home::generate::GenerateEndpoint;
 use crate::transport::request_plane::endpoint::EndpointTable;
 use crate::transport::request_plane::tcp::server::{BindError, TcpServer};
@@ -58,6 +59,14 @@ pub enum StartError {
         path: ActorPath,
         /// Why not.
         source: BindError,
+    },
+    /// No HTTP port.
+    #[error("{path}: {source}")]
+    Http {
+        /// Which worker.
+        path: ActorPath,
+        /// Why not.
+        source: FaceError,
     },
     /// No engine.
     #[error("{path}: {reason}")]
@@ -95,6 +104,8 @@ struct Sockets {
     events: Vec<Arc<ZmqPublisher>>,
     /// Own request listener.
     requests: Option<TcpServer>,
+    /// HTTP face.
+    face: Option<Face>,
     /// The table that this worker's paths are in.
     endpoints: EndpointTable,
     /// What routers are told to connect to.
@@ -154,7 +165,8 @@ impl Worker {
         incarnation: u32,
         instance: InstanceId,
     ) -> Result<Self, StartError> {
-        let sockets = Sockets::open(&plan, &shared)?;
+        let gate = Arc::new(Gate::default());
+        let sockets = Sockets::open(&plan, &shared, &gate, &entry)?;
         let ranks = (0..plan.group.data_parallel_size)
             .map(|rank| RankSlot::new(DpRank(rank)))
             .collect();
@@ -166,7 +178,7 @@ impl Worker {
             fleet,
             instance,
             incarnation,
-            gate: Arc::default(),
+            gate,
             sockets,
             ranks,
             reporter: ReporterSlot {
@@ -402,12 +414,12 @@ impl Worker {
     }
 
     fn is_idle(&self) -> bool {
-        self.entry.streams.open.load(Ordering::Relaxed) == 0
+        self.entry.open_streams() == 0
     }
 }
 
 impl Sockets {
-    fn open(plan: &WorkerPlan, shared: &Shared) -> Result<Self, StartError> {
+    fn open(plan: &WorkerPlan, shared: &Shared, gate: &Arc<Gate>, entry: &WorkerEntry) -> Result<Self, StartError> {
         let worker: WorkerId = plan.id;
         let events = (0..plan.group.data_parallel_size).map(|rank| {
             ZmqPublisher::bind(shared.event_host, &shared.pool)
@@ -441,9 +453,24 @@ impl Sockets {
                 (Some(server), endpoints, SocketAddr::new(shared.tcp_advertise, port))
             }
         };
+        let face = match (plan.http, &plan.group.face) {
+            (Some(address), Some(model)) => {
+                let config = FaceConfig {
+                    worker: worker.to_string(),
+                    intake: Arc::clone(gate) as Arc<dyn Intake>,
+                    model: Arc::clone(model),
+                    limits: FaceLimits::default(),
+                    active: Arc::clone(&entry.http_requests),
+                };
+                let path = ActorPath { worker, child: None };
+                Some(Face::bind(address, config).map_err(|source| StartError::Http { path, source })?)
+            }
+            _ => None,
+        };
         Ok(Self {
             events,
             requests,
+            face,
             endpoints,
             requests_at,
         })
@@ -488,7 +515,7 @@ impl Actor for Worker {
             }
         }
         let generate = GenerateEndpoint::new(
-            Arc::clone(&self.gate) as Arc<dyn crate::transport::intake::Intake>,
+            Arc::clone(&self.gate) as Arc<dyn Intake>,
             Arc::clone(&self.entry.streams),
             self.shared.max_open_requests,
             self.shared.answer_limits,
@@ -527,6 +554,9 @@ impl Drop for Worker {
             self.entry.set_state(WorkerState::Dead);
             if let Some(server) = &self.sockets.requests {
                 server.shutdown().reset.cancel();
+            }
+            if let Some(face) = &self.sockets.face {
+                face.shutdown().reset.cancel();
             }
             for socket in &self.sockets.events {
                 socket.crash();
@@ -616,7 +646,10 @@ impl Handler<Drain> for Worker {
                 self.records().serving().into_iter().map(|record| record.key).collect(),
             ));
         }
-        ctx.run_later(LATE_REQUESTS, |_, ctx| {
+        ctx.run_later(LATE_REQUESTS, |worker, ctx| {
+            if let Some(face) = &worker.sockets.face {
+                face.shutdown().stop_accepting.cancel();
+            }
             ctx.run_interval(DRAIN_CHECK, |worker, ctx| {
                 if worker.is_idle() && !worker.said_goodbye {
                     worker.said_goodbye = true;

@@ -19,6 +19,7 @@ use crate::engine::EngineConfig;
 use crate::model::Model;
 use crate::model::card::{self, CardOptions, Role};
 use crate::transport::discovery::Discovery;
+use crate::transport::http::FaceModel;
 use crate::transport::request_plane::endpoint::EndpointTable;
 use crate::transport::request_plane::tcp::server::{Limits, TcpServer};
 use crate::types::WorkerId;
@@ -165,6 +166,14 @@ fn plan_group(config: &Config, group: &Group, model: &Model) -> Result<GroupPlan
         endpoint: group.endpoint.clone(),
         data_parallel_size: group.data_parallel_size,
         startup_time: group.startup_time,
+        face: match config.http_port {
+            Some(_) => Some(FaceModel::load(
+                model,
+                vec![config.model_name.clone()],
+                engine.max_model_len,
+            )?),
+            None => None,
+        },
         card: RawValue::from_string(card.to_string()).map_err(|error| StartError::Settings(error.to_string()))?,
         engine,
     })

@@ -123,6 +123,8 @@ pub struct FaceConfig {
     pub model: Arc<FaceModel>,
     /// Bounds.
     pub limits: FaceLimits,
+    /// Counts the requests in generation.
+    pub active: Arc<AtomicU32>,
 }
 
 struct FaceState {
@@ -171,7 +173,7 @@ impl Face {
         let worker_header = worker_header.map_err(|_| FaceError::WorkerName(config.worker.clone()))?;
         let listener = listener::listen(address).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let active = Arc::new(AtomicU32::new(0));
+        let active = config.active;
         let state = Arc::new(FaceState {
             worker: config.worker,
             worker_header,
