@@ -934,7 +934,12 @@ async fn a_client_that_leaves_frees_its_requests() {
         } else {
             drop(client);
         }
-        assert_eq!(worker.cancelled().await, second.request.id);
+        // The first answer's end may still lie unread when the client leaves; cancelling it then is in order.
+        let mut cancelled = worker.cancelled().await;
+        if cancelled == first.request.id {
+            cancelled = worker.cancelled().await;
+        }
+        assert_eq!(cancelled, second.request.id);
         worker.is_idle().await;
         assert!(!second.sink.flush());
     }

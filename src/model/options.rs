@@ -105,9 +105,9 @@ mod tests {
 
     #[test]
     fn nothing_set_means_the_public_hub_and_the_cache_below_home() {
-        let options = read(&[("HOME", "/home/ada")]);
+        let options = read(&[("HOME", "/u/ada")]);
         assert_eq!(options.endpoint, DEFAULT_ENDPOINT);
-        assert_eq!(options.cache, Some(PathBuf::from("/home/ada/.cache/huggingface/hub")));
+        assert_eq!(options.cache, Some(PathBuf::from("/u/ada/.cache/huggingface/hub")));
         assert_eq!(options.token, None);
         assert!(!options.offline);
         assert!(options.progress);
@@ -115,10 +115,10 @@ mod tests {
 
     #[test]
     fn the_cache_variable_beats_the_home_variable() {
-        let options = read(&[("HOME", "/home/ada"), ("HF_HOME", "~/hf"), ("HF_HUB_CACHE", "/big/hub")]);
+        let options = read(&[("HOME", "/u/ada"), ("HF_HOME", "~/hf"), ("HF_HUB_CACHE", "/big/hub")]);
         assert_eq!(options.cache, Some(PathBuf::from("/big/hub")));
-        let options = read(&[("HOME", "/home/ada"), ("HF_HOME", "~/hf")]);
-        assert_eq!(options.cache, Some(PathBuf::from("/home/ada/hf/hub")));
+        let options = read(&[("HOME", "/u/ada"), ("HF_HOME", "~/hf")]);
+        assert_eq!(options.cache, Some(PathBuf::from("/u/ada/hf/hub")));
     }
 
     #[test]
