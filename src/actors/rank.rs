@@ -20,7 +20,7 @@ use super::liveness::Liveness;
 use super::metrics_reporter::{LoadChanged, MetricsReporter};
 use crate::engine::{Engine, Output, Pass, Rejected};
 use crate::transport::intake::{Failure, Submission, TokenSink};
-use crate::types::{DpRank, KvEvent, RequestId, SequenceHash, SimTime, StoredBlock};
+use crate::types::{DpRank, KvEvent, Load, RequestId, SequenceHash, SimTime, StoredBlock};
 
 /// Requests that may wait in the mailbox before a worker counts as overloaded.
 pub(super) const MAILBOX: usize = 16 * 1024;
@@ -311,6 +311,14 @@ impl Rank {
             self.pump(self.clock.now(), ctx);
         }
         self.settle();
+    }
+}
+
+impl Drop for Rank {
+    /// What a dead rank held is free again: the figures of its worker have to say so.
+    fn drop(&mut self) {
+        let free = Load { total_blocks: self.engine.load().total_blocks, ..Load::default() };
+        self.gauge.set_load(&free, 0);
     }
 }
 

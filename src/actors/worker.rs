@@ -248,10 +248,8 @@ impl Worker {
 
     fn start_rank(&mut self, index: usize, starts_at: SimTime, ctx: &mut Context<Self>) -> Result<(), StartError> {
         let child = Child::Rank(self.ranks[index].rank.0);
-        let mut config = self.plan.group.engine.clone();
-        // Each rank draws its own tokens, whichever request it gets; the request's key tells requests apart.
-        config.seed ^= u64::from(self.plan.id.0) << 32 | index as u64;
-        let engine = engine::build(&config).map_err(|error| StartError::Engine {
+        // The same seed on every rank: a request that migrates goes on with the same tokens.
+        let engine = engine::build(&self.plan.group.engine).map_err(|error| StartError::Engine {
             path: self.path(Some(child)),
             reason: error.to_string(),
         })?;

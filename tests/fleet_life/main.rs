@@ -1,0 +1,9 @@
+//! Life and death of a fleet's actors, seen from outside: discovery records, sockets and answers. File discovery, no
+//! server needed.
+
+mod caller;
+mod scene;
+
+mod answers;
+mod deaths;
+mod departures;
