@@ -74,10 +74,7 @@ impl Query {
             #[serde(default)]
             kind: Option<Kind>,
         }
-        let wire: Wire = match codec {
-            Codec::Msgpack => rmp_serde::from_slice(body).map_err(|error| QueryError::Malformed(error.to_string()))?,
-            Codec::Json => serde_json::from_slice(body).map_err(|error| QueryError::Malformed(error.to_string()))?,
-        };
+        let wire: Wire = codec.decode(body).map_err(QueryError::Malformed)?;
         match wire.kind {
             None => {}
             Some(Kind::Name(name)) if name == "recovery" => {}

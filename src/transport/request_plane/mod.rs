@@ -20,6 +20,7 @@ pub mod response;
 pub mod tcp;
 pub mod two_part;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// Encoding of request and answer bodies, named by the caller in each request.
@@ -31,4 +32,25 @@ pub enum Codec {
     Msgpack,
     /// JSON text.
     Json,
+}
+
+/// Deepest nesting accepted in a body. The limit of `serde_json`; that of `rmp-serde` is 1,024, which is more than the
+/// stack of a thread may hold.
+const MAX_DEPTH: usize = 128;
+
+impl Codec {
+    /// Reads a body that a peer sent.
+    ///
+    /// # Errors
+    /// The decoder's words, also for a body nested deeper than 128 levels.
+    pub fn decode<T: DeserializeOwned>(self, body: &[u8]) -> Result<T, String> {
+        match self {
+            Self::Msgpack => {
+                let mut deserializer = rmp_serde::Deserializer::from_read_ref(body);
+                deserializer.set_max_depth(MAX_DEPTH);
+                T::deserialize(&mut deserializer).map_err(|error| error.to_string())
+            }
+            Self::Json => serde_json::from_slice(body).map_err(|error| error.to_string()),
+        }
+    }
 }

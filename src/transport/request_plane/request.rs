@@ -84,10 +84,7 @@ impl PreprocessedRequest {
     /// # Errors
     /// [`RequestError`] names what is wrong.
     pub fn decode(codec: Codec, body: &[u8]) -> Result<Self, RequestError> {
-        match codec {
-            Codec::Msgpack => rmp_serde::from_slice(body).map_err(|e| RequestError(e.to_string())),
-            Codec::Json => serde_json::from_slice(body).map_err(|e| RequestError(e.to_string())),
-        }
+        codec.decode(body).map_err(RequestError)
     }
 
     /// The engine's view of it, and the rank that the router chose. `client_id` seeds the generated tokens, so that a
