@@ -36,6 +36,9 @@ const MAX_ANSWER_BYTES: usize = 64 << 20;
 /// Pause before a call is tried again; it doubles from the first to the last.
 const RETRY_PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(320)];
 
+/// Why a call failed that nothing is known of.
+const NO_ANSWER: &str = "no answer in time";
+
 /// Time between two lines that say the server is still missed at start-up.
 const WARN_EVERY: Duration = Duration::from_secs(5);
 
@@ -132,6 +135,7 @@ impl EtcdStore {
         let started = Instant::now();
         let mut warn_at = started;
         let mut pause = RETRY_PAUSES[0];
+        let mut last_reason = NO_ANSWER.to_owned();
         let client = loop {
             let remaining = options.connect_limit.saturating_sub(started.elapsed());
             let attempt = timeout(remaining.min(options.answer_limit), dial(options));
@@ -147,7 +151,8 @@ impl EtcdStore {
                         reason,
                     });
                 }
-                Err(_) => "no answer in time".to_owned(),
+                // Cut short: what an earlier attempt was told says more.
+                Err(_) => last_reason,
             };
             let remaining = options.connect_limit.saturating_sub(started.elapsed());
             if remaining.is_zero() {
@@ -160,9 +165,10 @@ impl EtcdStore {
             }
             if warn_at <= Instant::now() {
                 let left = remaining.as_secs();
-                tracing::warn!(%addresses, reason, "etcd does not answer; trying for another {left} s");
+                tracing::warn!(%addresses, %reason, "etcd does not answer; trying for another {left} s");
                 warn_at = Instant::now() + WARN_EVERY;
             }
+            last_reason = reason;
             sleep(pause.min(remaining)).await;
             pause = (pause * 2).min(RETRY_PAUSES[1]);
         };
@@ -297,11 +303,12 @@ impl EtcdStore {
     {
         let give_up_at = Instant::now() + self.give_up_after();
         let mut pause = RETRY_PAUSES[0];
+        let mut last_reason = NO_ANSWER.to_owned();
         loop {
             let due = give_up_at.min(Instant::now() + self.0.answer_limit);
             let answer = match timeout_at(due, attempt()).await {
                 Ok(answer) => answer,
-                Err(_) => Err(Fault::NoAnswer("no answer in time".into())),
+                Err(_) => Err(Fault::NoAnswer(last_reason.clone())),
             };
             let addresses = || self.0.addresses.to_string();
             match answer {
@@ -313,7 +320,8 @@ impl EtcdStore {
                         reason,
                     });
                 }
-                Err(Fault::NoAnswer(_)) => {
+                Err(Fault::NoAnswer(reason)) => {
+                    last_reason = reason;
                     sleep(pause).await;
                     pause = (pause * 2).min(RETRY_PAUSES[1]);
                 }
