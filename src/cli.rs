@@ -35,7 +35,10 @@ pub enum Command {
 }
 
 /// Run a live fleet of emulated workers that a real router discovers and routes to.
+///
+/// A flag given twice means its last value.
 #[derive(Debug, Parser)]
+#[command(args_override_self = true)]
 pub struct ServeArgs {
     /// Settings from a TOML file; flags and environment win over it.
     #[arg(long, value_name = "FILE.toml")]

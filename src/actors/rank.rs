@@ -317,7 +317,10 @@ impl Rank {
 impl Drop for Rank {
     /// What a dead rank held is free again: the figures of its worker have to say so.
     fn drop(&mut self) {
-        let free = Load { total_blocks: self.engine.load().total_blocks, ..Load::default() };
+        let free = Load {
+            total_blocks: self.engine.load().total_blocks,
+            ..Load::default()
+        };
         self.gauge.set_load(&free, 0);
     }
 }

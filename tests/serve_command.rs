@@ -1,0 +1,281 @@
+//! The `serve` command as a user or a CI job meets it: what it prints, how it ends, and what it says when it cannot run.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+fn model() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("config/tiny-model")
+}
+
+/// The command without the caller's own settings.
+fn ghostfleet() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ghostfleet"));
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy().into_owned();
+        if ["DYN_", "ETCD_", "GHOSTFLEET_", "HF_"]
+            .iter()
+            .any(|prefix| name.starts_with(prefix))
+        {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+fn serve(store: &TempDir, flags: &[&str]) -> Command {
+    let mut command = ghostfleet();
+    command
+        .arg("serve")
+        .arg("--model-path")
+        .arg(model())
+        .args(["--model-name", "tiny"]);
+    command
+        .args(["--discovery-backend", "file", "--file-kv"])
+        .arg(store.path())
+        .args(flags);
+    command
+}
+
+/// Runs a command that is expected to end by itself.
+fn run(command: &mut Command) -> Output {
+    command.stdin(Stdio::null()).output().unwrap()
+}
+
+/// Asserts exit code and words of an error.
+fn assert_refused(output: &Output, code: i32, words: &[&str]) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    for word in words {
+        assert!(said.contains(word), "{word:?} is missing in: {said}");
+    }
+    assert!(!said.contains("panicked"), "{said}");
+}
+
+struct Running {
+    child: Child,
+    out: BufReader<ChildStdout>,
+    said: String,
+}
+
+impl Running {
+    fn start(command: &mut Command) -> Self {
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        let mut running = Self {
+            child,
+            out,
+            said: String::new(),
+        };
+        running.read_until("ready: ");
+        running
+    }
+
+    fn read_until(&mut self, words: &str) {
+        let mut line = String::new();
+        while !line.contains(words) {
+            line.clear();
+            assert_ne!(
+                self.out.read_line(&mut line).unwrap(),
+                0,
+                "ended before {words:?}: {}",
+                self.said
+            );
+            self.said.push_str(&line);
+        }
+    }
+
+    fn signal(&self, signal: &str) {
+        let killed = Command::new("kill")
+            .arg(signal)
+            .arg(self.child.id().to_string())
+            .status()
+            .unwrap();
+        assert!(killed.success());
+    }
+
+    fn end(mut self) -> (String, Option<i32>) {
+        self.out.read_to_string(&mut self.said).unwrap();
+        let code = self.child.wait().unwrap().code();
+        (std::mem::take(&mut self.said), code)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Only has an effect when a test failed half-way.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn the_start_screen_says_what_runs_and_how_to_attach_and_sigterm_drains() {
+    let store = TempDir::new().unwrap();
+    let summary = store.path().join("summary.json");
+    let mut command = serve(&store, &["--num-workers", "3", "--seed", "9", "--summary"]);
+    let running = Running::start(command.arg(&summary));
+    let directory = store.path().display().to_string();
+    for words in [
+        "3 x dyn://dynamo.backend.generate",
+        "seed 9",
+        "--discovery-backend file",
+        &format!("DYN_FILE_KV={directory}"),
+    ] {
+        assert!(
+            running.said.contains(words),
+            "{words:?} is missing in: {}",
+            running.said
+        );
+    }
+    running.signal("-TERM");
+    let (said, code) = running.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("3 of 3 workers left in good order"), "{said}");
+    assert!(said.contains("left over: 0 streams, 0 sequences, 0 blocks"), "{said}");
+    let summary: serde_json::Value = serde_json::from_slice(&std::fs::read(summary).unwrap()).unwrap();
+    assert_eq!(summary["drained"], true);
+    assert_eq!(summary["fleet"]["workers"].as_array().unwrap().len(), 3);
+}
+
+#[test]
+fn print_config_names_the_origin_of_every_value() {
+    let store = TempDir::new().unwrap();
+    let file = store.path().join("fleet.toml");
+    std::fs::write(&file, "num_workers = 5\nblock_size = 32\n").unwrap();
+    let mut command = serve(&store, &["--print-config", "--block-size", "16", "--config"]);
+    let output = run(command.arg(&file).env("DYN_NAMESPACE", "elsewhere"));
+    assert_eq!(output.status.code(), Some(0));
+    let said = String::from_utf8(output.stdout).unwrap();
+    let line = |key: &str| {
+        said.lines()
+            .find(|line| line.starts_with(&format!("{key} = ")))
+            .unwrap()
+            .to_owned()
+    };
+    assert_eq!(line("block_size"), "block_size = 16  # flag");
+    assert_eq!(line("num_workers"), format!("num_workers = 5  # {}", file.display()));
+    assert_eq!(
+        line("namespace"),
+        "namespace = \"elsewhere\"  # environment DYN_NAMESPACE"
+    );
+    assert_eq!(line("max_num_seqs"), "max_num_seqs = 256  # default");
+    // What is printed is a config file again.
+    std::fs::write(&file, &said).unwrap();
+    let again = run(ghostfleet().args(["serve", "--print-config", "--config"]).arg(&file));
+    assert_eq!(
+        again.status.code(),
+        Some(0),
+        "{}",
+        String::from_utf8_lossy(&again.stderr)
+    );
+}
+
+#[test]
+fn a_port_in_use_is_named_with_the_way_out() {
+    let store = TempDir::new().unwrap();
+    let taken = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let output = run(&mut serve(&store, &["--tcp-port", &port]));
+    assert_refused(&output, 1, &[&format!("127.0.0.1:{port}"), "DYN_TCP_RPC_PORT"]);
+    let output = run(&mut serve(&store, &["--tcp-port", &port, "--ports", "per-worker"]));
+    assert_refused(&output, 1, &["w0", &format!("127.0.0.1:{port}")]);
+    let output = run(&mut serve(&store, &["--http-port", &port]));
+    assert_refused(&output, 1, &["w0", &format!("127.0.0.1:{port}")]);
+}
+
+#[test]
+fn an_etcd_that_does_not_answer_is_named_after_the_stated_limit() {
+    let store = TempDir::new().unwrap();
+    let closed = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
+    let mut command = serve(&store, &["--discovery-backend", "etcd", "--etcd-connect-timeout", "1"]);
+    let output = run(command.env("ETCD_ENDPOINTS", format!("http://{closed}")));
+    assert_refused(
+        &output,
+        1,
+        &[&closed.to_string(), "within 1 s", "--discovery-backend file"],
+    );
+}
+
+#[test]
+fn more_workers_than_descriptors_allow_are_refused_with_the_number_that_fits() {
+    let store = TempDir::new().unwrap();
+    let binary = env!("CARGO_BIN_EXE_ghostfleet");
+    let limited = |workers: &str| {
+        let mut command = Command::new("sh");
+        command.args([
+            "-c",
+            "ulimit -n 700 && exec \"$@\"",
+            "sh",
+            binary,
+            "serve",
+            "--num-workers",
+            workers,
+        ]);
+        command
+            .arg("--model-path")
+            .arg(model())
+            .args(["--discovery-backend", "file", "--file-kv"])
+            .arg(store.path());
+        command
+    };
+    let output = run(&mut limited("500"));
+    assert_refused(
+        &output,
+        1,
+        &["500 workers need", "may open 700", "124 workers fit", "ulimit -Hn"],
+    );
+    let running = Running::start(&mut limited("100"));
+    running.signal("-INT");
+    assert_eq!(running.end().1, Some(0));
+}
+
+#[test]
+fn a_model_that_is_not_usable_is_bad_input() {
+    let store = TempDir::new().unwrap();
+    let empty = TempDir::new().unwrap();
+    std::fs::copy(model().join("config.json"), empty.path().join("config.json")).unwrap();
+    let with_model = |path: &Path| {
+        let mut command = ghostfleet();
+        command
+            .args(["serve", "--discovery-backend", "file", "--file-kv"])
+            .arg(store.path());
+        command
+            .env("HF_HUB_OFFLINE", "1")
+            .env("HF_HOME", store.path())
+            .arg("--model-path")
+            .arg(path);
+        run(&mut command)
+    };
+    assert_refused(
+        &with_model(empty.path()),
+        2,
+        &["tokenizer.json", &empty.path().display().to_string()],
+    );
+    assert_refused(
+        &with_model(Path::new("some-org/some-model")),
+        2,
+        &["some-org/some-model", "HF_HUB_OFFLINE"],
+    );
+    let output = run(ghostfleet().arg("serve"));
+    assert_refused(&output, 2, &["--model-path", "config/quickstart.toml"]);
+    let output = run(&mut serve(&store, &["--max-model-len", "999999"]));
+    assert_refused(&output, 2, &["--max-model-len 999999", "context length"]);
+}
+
+#[test]
+fn an_unwritable_store_is_named() {
+    let store = TempDir::new().unwrap();
+    let file = store.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let output = run(serve(&store, &["--file-kv"]).arg(&file));
+    assert_refused(&output, 1, &[&file.display().to_string()]);
+}
