@@ -1,5 +1,6 @@
 //! The `ghostfleet` command: parse, set up logs, call the library, map errors to exit codes.
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;

@@ -279,3 +279,18 @@ fn an_unwritable_store_is_named() {
     let output = run(serve(&store, &["--file-kv"]).arg(&file));
     assert_refused(&output, 1, &[&file.display().to_string()]);
 }
+
+#[test]
+fn groups_of_one_endpoint_have_to_agree_on_what_their_card_says() {
+    let store = TempDir::new().unwrap();
+    let file = store.path().join("fleet.toml");
+    let group = |name: &str, rest: &str| format!("[[group]]\nname = \"{name}\"\nnum_workers = 1\n{rest}\n");
+    std::fs::write(&file, group("a", "block_size = 16") + &group("b", "block_size = 32")).unwrap();
+    let output = run(serve(&store, &["--config"]).arg(&file));
+    assert_refused(&output, 2, &["\"a\"", "\"b\"", "block_size is 16 in one and 32"]);
+    let elsewhere = "block_size = 32\nendpoint = \"dyn://dynamo.other.generate\"";
+    std::fs::write(&file, group("a", "block_size = 16") + &group("b", elsewhere)).unwrap();
+    let running = Running::start(serve(&store, &["--config"]).arg(&file));
+    running.signal("-TERM");
+    assert_eq!(running.end().1, Some(0));
+}

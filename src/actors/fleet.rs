@@ -275,7 +275,7 @@ impl Handler<WorkerNews> for Fleet {
                     true
                 });
             }
-            WorkerNews::Left(id) => tracing::info!(actor = %worker_path(id), "left"),
+            WorkerNews::Left(id) => tracing::debug!(actor = %worker_path(id), "left"),
         }
     }
 }

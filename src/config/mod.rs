@@ -160,6 +160,7 @@ impl Config {
             groups,
         };
         config.check_ports()?;
+        config.check_groups()?;
         Ok(config)
     }
 
@@ -169,6 +170,34 @@ impl Config {
             .iter()
             .map(|group| group.num_workers)
             .fold(0, u32::saturating_add)
+    }
+
+    /// A router takes the workers of one endpoint for copies of each other: what their card says has to agree.
+    fn check_groups(&self) -> Result<(), ConfigError> {
+        for (index, group) in self.groups.iter().enumerate() {
+            let Some(first) = self.groups[..index]
+                .iter()
+                .find(|other| other.endpoint == group.endpoint)
+            else {
+                continue;
+            };
+            let differs = |key: &str, a: String, b: String| {
+                Err(ConfigError::Invalid(format!(
+                    "groups {:?} and {:?} serve the same endpoint {} but {key} is {a} in one and {b} in the other; a router \
+                     would refuse one of them: use one value, or give a group an endpoint of its own",
+                    first.name, group.name, group.endpoint
+                )))
+            };
+            let (a, b) = (&first.engine, &group.engine);
+            if a.block_size != b.block_size {
+                return differs("block_size", a.block_size.to_string(), b.block_size.to_string());
+            }
+            if a.max_model_len != b.max_model_len {
+                let text = |len: Option<u32>| len.map_or_else(|| "the model's".to_owned(), |len| len.to_string());
+                return differs("max_model_len", text(a.max_model_len), text(b.max_model_len));
+            }
+        }
+        Ok(())
     }
 
     fn check_ports(&self) -> Result<(), ConfigError> {
