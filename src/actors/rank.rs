@@ -56,6 +56,8 @@ pub struct Rank {
     /// Streams with something to flush.
     dirty: Vec<RequestId>,
     activity: Activity,
+    /// Buffers of the last pass, for the next one.
+    spare: Pass,
     /// The publisher missed events and has to take over the whole cache with the next ones.
     resync: bool,
     reported_blocks: Option<u32>,
@@ -123,6 +125,7 @@ impl Rank {
             streams: FxHashMap::default(),
             dirty: Vec::new(),
             activity: Activity::Idle,
+            spare: Pass::default(),
             resync: false,
             reported_blocks: None,
             _liveness: parts.liveness,
@@ -135,7 +138,11 @@ impl Rank {
             return;
         }
         for _ in 0..SLICE {
-            let Some(pass) = self.engine.step(start) else { return };
+            let mut pass = std::mem::take(&mut self.spare);
+            if !self.engine.step_into(start, &mut pass) {
+                self.spare = pass;
+                return;
+            }
             let now = self.clock.now();
             if pass.ends_at > now {
                 // The timer counts from now; the pass ends where the model says, whenever the timer is set.
@@ -188,7 +195,7 @@ impl Rank {
     }
 
     /// Everything that becomes true at the end of a pass.
-    fn complete(&mut self, pass: Pass) {
+    fn complete(&mut self, mut pass: Pass) {
         for admission in &pass.admissions {
             if !admission.again
                 && let Some(stream) = self.streams.get(&admission.id)
@@ -197,7 +204,7 @@ impl Rank {
             }
         }
         let mut tokens = 0;
-        for output in pass.outputs {
+        for output in pass.outputs.drain(..) {
             match output {
                 Output::Token { id, token, finish } => {
                     tokens += 1;
@@ -214,7 +221,8 @@ impl Rank {
             }
         }
         self.gauge.count_pass(tokens);
-        self.publish(pass.kv_events);
+        self.publish(std::mem::take(&mut pass.kv_events));
+        self.spare = pass;
     }
 
     fn say(&mut self, id: RequestId, say: impl FnOnce(&dyn TokenSink), over: bool) {
@@ -235,15 +243,22 @@ impl Rank {
         if events.is_empty() {
             return;
         }
-        let message = if self.resync {
-            Publish::Replace(self.engine.cached_blocks())
-        } else {
-            Publish::Events(events)
-        };
-        // A publisher that hangs must not make the rank hoard events: it is told the whole truth later instead.
-        self.resync = publisher.try_send(message).is_err();
         if self.resync {
-            metrics::counter!("ghostfleet_kv_event_batches_held_total").increment(1);
+            return self.publish_all();
+        }
+        // A publisher that hangs must not make the rank hoard events: it is told the whole truth later instead.
+        self.resync = publisher.try_send(Publish::Events(events)).is_err();
+        if self.resync {
+            metrics::counter!("ghostfleet_kv_event_batches_lost_total").increment(1);
+        }
+    }
+
+    /// Tells the publisher the whole cache instead of changes.
+    fn publish_all(&mut self) {
+        if let Some(publisher) = &self.publisher {
+            self.resync = publisher
+                .try_send(Publish::Replace(self.engine.cached_blocks()))
+                .is_err();
         }
     }
 
@@ -366,7 +381,10 @@ impl Handler<Connect> for Rank {
     fn handle(&mut self, message: Connect, _: &mut Self::Context) {
         if message.publisher.is_some() {
             self.publisher = message.publisher;
-            self.resync = false;
+            if self.resync {
+                // Events were lost on the former publisher; the new one may have been seeded before them.
+                self.publish_all();
+            }
         }
         if message.reporter.is_some() {
             self.reporter = message.reporter;

@@ -595,7 +595,16 @@ impl Handler<Died> for Worker {
                 (slot.publisher_incarnation, &mut slot.publisher_restarts)
             }
             Child::Metrics => (self.reporter.incarnation, &mut self.reporter.restarts),
-            Child::Lease => (self.lease_incarnation, &mut self.lease_restarts),
+            Child::Lease => {
+                if incarnation == self.lease_incarnation {
+                    self.registrar = None;
+                    if self.said_goodbye {
+                        // Nobody is left to close the lease: it runs out by itself.
+                        return self.left(ctx);
+                    }
+                }
+                (self.lease_incarnation, &mut self.lease_restarts)
+            }
             Child::Worker(_) => return,
         };
         if incarnation != current || self.leaving {
