@@ -1,5 +1,7 @@
 //! The `serve` command as a user or a CI job meets it: what it prints, how it ends, and what it says when it cannot run.
 
+#![allow(clippy::unwrap_used)]
+
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,8 @@
 //! Life and death of a fleet's actors, seen from outside: discovery records, sockets and answers. File discovery, no
 //! server needed.
 
+#![allow(clippy::unwrap_used)]
+
 mod caller;
 mod scene;
 
