@@ -71,11 +71,11 @@ async fn watch(stream: &TcpStream, sink: &SocketSink, limits: &AnswerLimits) -> 
                 pending
             }
         };
-        let done = matches!(sink.phase(), Phase::Ended { flushed: true });
         tokio::select! {
             said = inbox.next(stream) => {
                 return match said {
-                    _ if done => Ended::Complete,
+                    // Asked only now: the last byte may have left, and the frontend closed upon it, while this slept.
+                    _ if is_done(sink) => Ended::Complete,
                     Ok(StreamControl::Stop | StreamControl::Kill) => Ended::Cancelled,
                     Err(error) => {
                         tracing::debug!(%error, "response socket closed before the end of the answer");
@@ -91,10 +91,14 @@ async fn watch(stream: &TcpStream, sink: &SocketSink, limits: &AnswerLimits) -> 
                 Err(_) => return Ended::Cancelled,
             },
             () = sleep_until(deadline), if deadline.is_some() => {
-                return if done { Ended::Complete } else { Ended::Stalled };
+                return if is_done(sink) { Ended::Complete } else { Ended::Stalled };
             }
         }
     }
+}
+
+fn is_done(sink: &SocketSink) -> bool {
+    matches!(sink.phase(), Phase::Ended { flushed: true })
 }
 
 async fn sleep_until(deadline: Option<Instant>) {
