@@ -10,6 +10,7 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 /// What each module may name besides itself. The longest matching prefix decides; `*` is everything.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("main", &["*"]),
+    ("serve", &["actors", "cli", "cluster", "config", "transport", "types"]),
     ("cli", &["config", "drill", "engine", "types"]),
     (
         "cluster",

@@ -1,11 +1,12 @@
-//! An HTTP client as users have it: JSON answers and server-sent events, with the time of each event.
+//! An HTTP client as users have it: JSON answers and server-sent events.
 
 use std::io::{BufRead, BufReader};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use ureq::{Agent, Body, BodyReader};
 
+use crate::ask::{CHAT, COMPLETIONS};
 use crate::wait::eventually;
 
 /// Longer than any test takes: a request that hangs fails the test instead of hanging it.
@@ -16,6 +17,21 @@ const REQUEST_LIMIT: Duration = Duration::from_secs(90);
 pub(crate) struct Client {
     agent: Agent,
     base: String,
+}
+
+/// A page of Prometheus metrics.
+pub(crate) struct Metrics(String);
+
+impl Metrics {
+    /// Sum over the series of a metric whose labels include all of `labels`, each written `name="value"`.
+    pub(crate) fn sum(&self, name: &str, labels: &[&str]) -> f64 {
+        let series = self
+            .0
+            .lines()
+            .filter_map(|line| line.strip_prefix(name)?.strip_prefix('{')?.rsplit_once("} "));
+        let wanted = series.filter(|(found, _)| labels.iter().all(|label| found.contains(label)));
+        wanted.filter_map(|(_, value)| value.trim().parse::<f64>().ok()).sum()
+    }
 }
 
 /// A whole answer.
@@ -83,14 +99,32 @@ impl Client {
         wanted.filter_map(|instance| instance["instance_id"].as_u64()).collect()
     }
 
-    /// Waits until the model is (or is no longer) listed.
+    /// All metrics of the server at one moment.
+    pub(crate) fn metrics(&self) -> Metrics {
+        let answer = self.agent.get(format!("{}/metrics", self.base)).call();
+        let text = answer
+            .ok()
+            .and_then(|mut answer| answer.body_mut().read_to_string().ok());
+        Metrics(text.unwrap_or_default())
+    }
+
+    /// Waits until the model is listed and the paths for it are open, which a frontend does one after the other.
     #[track_caller]
-    pub(crate) fn wait_listed(&self, model: &str, listed: bool, limit: Duration) {
-        eventually(
-            limit,
-            &format!("model {model} is {}listed", if listed { "" } else { "un" }),
-            || (self.models().iter().any(|name| name == model) == listed).then_some(()),
-        );
+    pub(crate) fn wait_serving(&self, model: &str, limit: Duration) {
+        eventually(limit, &format!("model {model} is served"), || {
+            let listed = self.models().iter().any(|name| name == model);
+            // An empty request is refused where there is somebody to refuse it.
+            let open = |path| self.post(path, &json!({})).status != 404;
+            (listed && open(CHAT) && open(COMPLETIONS)).then_some(())
+        });
+    }
+
+    /// Waits until the model is no longer listed.
+    #[track_caller]
+    pub(crate) fn wait_unlisted(&self, model: &str, limit: Duration) {
+        eventually(limit, &format!("model {model} is unlisted"), || {
+            (!self.models().iter().any(|name| name == model)).then_some(())
+        });
     }
 
     /// Waits until `/health` names exactly `count` instances of `endpoint`.
@@ -124,7 +158,6 @@ impl Client {
         assert_eq!(status, 200, "{path}: {:?}", answer.into_body().read_to_string());
         Stream {
             lines: BufReader::new(answer.into_body().into_reader()),
-            started: Instant::now(),
             ended: false,
         }
     }
@@ -160,15 +193,12 @@ fn served(body: &Value) -> Option<Served> {
 /// An answer that arrives bit by bit. Dropping it closes the connection.
 pub(crate) struct Stream {
     lines: BufReader<BodyReader<'static>>,
-    started: Instant,
     ended: bool,
 }
 
 /// One event of a stream.
 #[derive(Debug, Clone)]
 pub(crate) struct Event {
-    /// Time since the answer's head arrived.
-    pub(crate) at: Duration,
     /// Its data.
     pub(crate) data: Value,
 }
@@ -207,10 +237,7 @@ impl Stream {
                 return None;
             }
             let data = serde_json::from_str(data).unwrap_or_else(|e| panic!("event is not JSON ({e}): {data}"));
-            return Some(Event {
-                at: self.started.elapsed(),
-                data,
-            });
+            return Some(Event { data });
         }
     }
 

@@ -84,6 +84,37 @@ impl Frontend {
         );
     }
 
+    /// Starts one with a command line as `serve` prints it, variables first; only `python` and the port are replaced.
+    pub(crate) fn start_printed(scratch: &Path, release: Release, line: &str) -> Self {
+        let words: Vec<_> = line.split_whitespace().collect();
+        let python = words
+            .iter()
+            .position(|word| *word == "python")
+            .expect("the command names python");
+        let (variables, arguments) = (&words[..python], &words[python + 1..]);
+        let port = free_port();
+        let name = format!("frontend-{}-{port}", release.version());
+        let mut process = Process::start(&name, &release.python(), scratch, |command| {
+            command.env("HF_HUB_OFFLINE", "1").env("DYN_HTTP_HOST", "127.0.0.1");
+            for variable in variables {
+                let (name, value) = variable
+                    .split_once('=')
+                    .expect("what stands before python sets a variable");
+                command.env(name, value);
+            }
+            let mut is_port = false;
+            for argument in arguments {
+                let own = port.to_string();
+                command.arg(if is_port { own.as_str() } else { *argument });
+                is_port = *argument == "--http-port";
+            }
+        });
+        let client = Client::new(port);
+        let ready = process.wait_ready(START_LIMIT, || client.is_live());
+        assert!(ready.is_ok(), "the printed command failed: {line}");
+        Self { process, client }
+    }
+
     /// A client of it.
     pub(crate) fn client(&self) -> &Client {
         &self.client

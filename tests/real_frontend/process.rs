@@ -73,12 +73,13 @@ impl Process {
     }
 
     /// Asks it to end (SIGTERM) and waits for that.
-    pub(crate) fn terminate(&mut self, limit: Duration) {
+    #[track_caller]
+    pub(crate) fn terminate(&mut self, limit: Duration) -> ExitStatus {
         signal(self.pid(), "TERM");
         let child = &mut self.child;
         eventually(limit, &format!("{} ends after SIGTERM", self.name), || {
             child.try_wait().expect("our own child can be waited for")
-        });
+        })
     }
 
     /// Ends it at once (SIGKILL): no goodbye to anybody.
@@ -132,6 +133,19 @@ fn signal(pid: u32, name: &str) {
 /// A loopback port that was free a moment ago. Whoever binds it may still lose it to somebody else, so starting a server
 /// on it is tried again with another one.
 pub(crate) fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("loopback has a free port");
-    listener.local_addr().expect("a bound socket has an address").port()
+    free_ports(1)
+}
+
+/// The first of `count` consecutive ports that were free a moment ago.
+pub(crate) fn free_ports(count: u16) -> u16 {
+    let bind = |port: u16| TcpListener::bind(("127.0.0.1", port));
+    for _ in 0..100 {
+        let first = bind(0).expect("loopback has a free port");
+        let port = first.local_addr().expect("a bound socket has an address").port();
+        let others: Option<Vec<_>> = (1..count).map(|i| bind(port.checked_add(i)?).ok()).collect();
+        if others.is_some() {
+            return port;
+        }
+    }
+    panic!("no {count} consecutive free ports on loopback");
 }

@@ -11,13 +11,23 @@ const PERIOD: Duration = Duration::from_millis(20);
 /// # Panics
 /// When `limit` is over; the message says what was waited for.
 #[track_caller]
-pub(crate) fn eventually<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn eventually<T>(limit: Duration, what: &str, look: impl FnMut() -> Option<T>) -> T {
+    match within(limit, look) {
+        Some(found) => found,
+        None => panic!("waited {limit:?} in vain until {what}"),
+    }
+}
+
+/// Looks until `look` finds something; `None` when `limit` is over.
+pub(crate) fn within<T>(limit: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
     let started = Instant::now();
     loop {
         if let Some(found) = look() {
-            return found;
+            return Some(found);
         }
-        assert!(started.elapsed() < limit, "waited {limit:?} in vain until {what}");
+        if started.elapsed() > limit {
+            return None;
+        }
         thread::sleep(PERIOD);
     }
 }
