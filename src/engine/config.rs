@@ -29,6 +29,27 @@ pub enum Fidelity {
     Mocker,
 }
 
+/// Which unlocked leaf of SGLang's radix cache leaves first.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RadixEviction {
+    /// Least recently used.
+    #[default]
+    Lru,
+    /// Most recently used.
+    Mru,
+    /// Least often used.
+    Lfu,
+    /// Used once before used again, least recently used within.
+    Slru,
+    /// Created first.
+    Fifo,
+    /// Created last.
+    Filo,
+    /// Lowest priority, least recently used within.
+    Priority,
+}
+
 /// Which running request gives way when blocks run out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

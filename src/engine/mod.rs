@@ -6,9 +6,11 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod answer;
+mod calendar;
 mod config;
 mod kv;
 mod sequence;
+pub mod sglang;
 mod slab;
 mod timing;
 mod vllm;
@@ -18,7 +20,7 @@ use std::sync::Arc;
 use crate::types::{EngineRequest, FinishReason, KvEvent, Load, RequestId, SequenceHash, SimTime, StoredBlock, Token};
 
 pub use answer::TokenSource;
-pub use config::{ConfigError, EngineConfig, EngineKind, Fidelity, PreemptionMode, TimingConfig};
+pub use config::{ConfigError, EngineConfig, EngineKind, Fidelity, PreemptionMode, RadixEviction, TimingConfig};
 pub use timing::{DecodeBatch, PassTiming, PrefillBatch};
 
 /// An engine for `config` with the timing model that it names.

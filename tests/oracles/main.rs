@@ -4,4 +4,6 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod cases;
+mod sglang_keys;
+mod sglang_radix;
 mod vllm_scheduler;

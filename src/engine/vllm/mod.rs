@@ -14,7 +14,6 @@
 //! code asks [`Rules`].
 
 mod admit;
-mod calendar;
 mod emit;
 mod lanes;
 mod preempt;
@@ -30,13 +29,13 @@ use crate::block_hash::salted_seed;
 use crate::types::{EngineRequest, KvEvent, Load, RequestId, SequenceHash, SimTime, StoredBlock};
 
 use super::answer::{Answer, Generator};
+use super::calendar::{Calendar, Entry};
 use super::config::{EngineConfig, Fidelity};
 use super::kv::pool::{CopyId, EventStyle, KvPool};
 use super::sequence::{Sequence, SequenceHasher};
 use super::slab::Slab;
 use super::timing::{PassClock, PassTiming};
 use super::{Engine, Output, OutputDetail, Pass, Rejected};
-use calendar::Calendar;
 use lanes::{Lanes, Totals};
 use rules::Rules;
 use waiting::{Place, Waiting};
@@ -337,7 +336,7 @@ impl Engine for Vllm {
 }
 
 /// Whether a calendar entry still speaks of the request that made it.
-fn is_due(slots: &Slab<Slot>, entry: &calendar::Entry) -> bool {
+fn is_due(slots: &Slab<Slot>, entry: &Entry) -> bool {
     slots
         .get(entry.sequence)
         .is_some_and(|slot| slot.phase == Phase::Decoding && slot.ordinal == entry.ordinal && slot.due == entry.pass)

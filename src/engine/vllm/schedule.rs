@@ -6,7 +6,7 @@
 use crate::types::{FinishReason, KvEvent};
 
 use super::super::Pass;
-use super::calendar::Entry;
+use super::super::calendar::Entry;
 use super::lanes::Lane;
 use super::rules::Victim;
 use super::{Phase, Visit, Vllm, Work, is_due};

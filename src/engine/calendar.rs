@@ -6,25 +6,25 @@ use std::collections::BinaryHeap;
 /// Due passes of decoding requests; each has one valid entry. Entries of requests that left are skipped when they come
 /// up, so nothing is searched. O(log n) per operation.
 #[derive(Debug, Default)]
-pub(super) struct Calendar {
+pub(crate) struct Calendar {
     heap: BinaryHeap<Reverse<Entry>>,
 }
 
 /// One entry: ordered by pass, then admission, which is the order in which a pass visits them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Entry {
-    pub(super) pass: i64,
-    pub(super) ordinal: u64,
-    pub(super) sequence: u32,
+pub(crate) struct Entry {
+    pub(crate) pass: i64,
+    pub(crate) ordinal: u64,
+    pub(crate) sequence: u32,
 }
 
 impl Calendar {
-    pub(super) fn push(&mut self, entry: Entry) {
+    pub(crate) fn push(&mut self, entry: Entry) {
         self.heap.push(Reverse(entry));
     }
 
     /// The next entry that is due in or before `pass`.
-    pub(super) fn pop_due(&mut self, pass: i64) -> Option<Entry> {
+    pub(crate) fn pop_due(&mut self, pass: i64) -> Option<Entry> {
         let due = self.heap.peek().is_some_and(|Reverse(entry)| entry.pass <= pass);
         if due {
             self.heap.pop().map(|Reverse(entry)| entry)
@@ -34,7 +34,7 @@ impl Calendar {
     }
 
     /// The first pass with a valid entry, dropping invalid ones on the way.
-    pub(super) fn first_due(&mut self, is_valid: impl Fn(&Entry) -> bool) -> Option<i64> {
+    pub(crate) fn first_due(&mut self, is_valid: impl Fn(&Entry) -> bool) -> Option<i64> {
         while let Some(Reverse(entry)) = self.heap.peek() {
             if is_valid(entry) {
                 return Some(entry.pass);

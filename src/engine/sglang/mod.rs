@@ -1,0 +1,6 @@
+//! SGLang.
+mod cache;
+mod events;
+mod tree;
+pub use cache::RadixCache;
+pub use tree::{Insert, Match, NodeId};

@@ -1,0 +1,369 @@
+//! The radix tree: which page follows which, who is in use, who leaves first.
+//!
+//! An edge holds whole pages. A page is known by its chained hash, so equal pages have equal prefixes, an edge is found by
+//! its first page alone, and how far two runs of pages agree is a binary search.
+//!
+//! | Operation | Cost (n nodes, d nodes on the path, e pages on an edge) |
+//! |---|---|
+//! | match, insert | O(d (log n + log e)), plus the pages of a new leaf or of a split edge |
+//! | lock, unlock | O(d + log n) |
+//! | evict | O(log n) per node that leaves |
+//!
+//! Source: SGLang 0.5.23, its unified cache (full attention).
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+use crate::types::{SequenceHash, StoredBlock};
+
+use super::super::config::RadixEviction;
+use super::super::slab::Slab;
+
+/// A node of the tree. It keeps naming the end of its pages when the node is split.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(u32);
+
+/// How far a key is in the tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Match {
+    /// Where the matched part ends; the root when nothing matched.
+    pub node: NodeId,
+    /// Matched pages.
+    pub pages: u32,
+}
+
+/// What a leaf is evicted by, smallest first.
+type Rank = (i64, u64);
+
+#[derive(Debug)]
+struct Node {
+    parent: u32,
+    pages: Vec<StoredBlock>,
+    /// By position among the siblings.
+    children: BTreeMap<u64, u32>,
+    position: u64,
+    created: u64,
+    accessed: u64,
+    hits: u32,
+    priority: i32,
+    locks: u32,
+}
+
+/// What an insert brings along.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Insert {
+    /// Eviction priority of the pages; larger stays longer.
+    pub priority: i32,
+    /// Pages at the start that this request has inserted before: they do not count as another use.
+    pub counted: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Tree {
+    policy: RadixEviction,
+    nodes: Slab<Node>,
+    /// Nodes by their first page.
+    edges: HashMap<SequenceHash, u32, FxBuildHasher>,
+    /// Unlocked leaves.
+    candidates: BTreeSet<(Rank, u32)>,
+    clock: u64,
+    evictable: u64,
+    protected: u64,
+}
+
+/// The root's index: it is made first and never removed.
+const ROOT: u32 = 0;
+
+impl Tree {
+    pub(super) fn new(policy: RadixEviction) -> Self {
+        let mut nodes = Slab::new();
+        nodes.insert(Node {
+            parent: ROOT,
+            pages: Vec::new(),
+            children: BTreeMap::new(),
+            position: 0,
+            created: 0,
+            accessed: 0,
+            hits: 0,
+            priority: 0,
+            locks: 0,
+        });
+        Self {
+            policy,
+            nodes,
+            edges: HashMap::default(),
+            candidates: BTreeSet::new(),
+            clock: 0,
+            evictable: 0,
+            protected: 0,
+        }
+    }
+
+    pub(super) const fn root() -> NodeId {
+        NodeId(ROOT)
+    }
+
+    /// Pages that nobody uses.
+    pub(super) fn evictable(&self) -> u64 {
+        self.evictable
+    }
+
+    /// Pages in use.
+    pub(super) fn protected(&self) -> u64 {
+        self.protected
+    }
+
+    /// Finds the longest prefix of `key`, which counts as used; an edge that matches in part is split.
+    pub(super) fn find(&mut self, key: &[StoredBlock]) -> Match {
+        self.descend(key, |_, _| {})
+    }
+
+    /// Adds `key`; returns its node, and how much of it was there before.
+    pub(super) fn insert(&mut self, key: &[StoredBlock], how: Insert) -> Match {
+        let present = self.descend(key, |node, end| {
+            node.priority = node.priority.max(how.priority);
+            node.hits += u32::from(end > how.counted as usize);
+        });
+        let rest = &key[present.pages as usize..];
+        let Some(first) = rest.first() else { return present };
+        let NodeId(parent) = present.node;
+        self.unlist(parent);
+        let now = self.tick();
+        let at = self.nodes.insert(Node {
+            parent,
+            pages: rest.to_vec(),
+            children: BTreeMap::new(),
+            position: now,
+            created: now,
+            accessed: now,
+            hits: 1,
+            priority: how.priority,
+            locks: 0,
+        });
+        self.nodes[parent].children.insert(now, at);
+        self.edges.insert(first.block_hash, at);
+        self.evictable += rest.len() as u64;
+        self.list(at);
+        Match {
+            node: NodeId(at),
+            pages: present.pages,
+        }
+    }
+
+    /// Protects the path from `node` to the root.
+    pub(super) fn lock(&mut self, node: NodeId) {
+        let mut at = node.0;
+        while at != ROOT {
+            self.unlist(at);
+            let entry = &mut self.nodes[at];
+            if entry.locks == 0 {
+                self.evictable -= entry.pages.len() as u64;
+                self.protected += entry.pages.len() as u64;
+            }
+            entry.locks += 1;
+            at = entry.parent;
+        }
+    }
+
+    /// Takes one protection back.
+    pub(super) fn unlock(&mut self, node: NodeId) {
+        let mut at = node.0;
+        while at != ROOT {
+            let entry = &mut self.nodes[at];
+            entry.locks -= 1;
+            let parent = entry.parent;
+            if entry.locks == 0 {
+                self.evictable += entry.pages.len() as u64;
+                self.protected -= entry.pages.len() as u64;
+                self.list(at);
+            }
+            at = parent;
+        }
+    }
+
+    /// Evicts the first candidate, or with `most` given only so many pages of its end; its pages go to `freed`.
+    /// `None`: there is none.
+    pub(super) fn evict_one(&mut self, most: Option<u32>, freed: impl FnOnce(&[StoredBlock])) -> Option<u32> {
+        let &(rank, at) = self.candidates.first()?;
+        let length = self.nodes[at].pages.len();
+        let kept = most.map_or(0, |most| length.saturating_sub(most as usize));
+        self.evictable -= (length - kept) as u64;
+        freed(&self.nodes[at].pages[kept..]);
+        if kept > 0 {
+            self.nodes[at].pages.truncate(kept);
+        } else {
+            self.candidates.remove(&(rank, at));
+            self.remove_leaf(at);
+        }
+        u32::try_from(length - kept).ok()
+    }
+
+    /// Every page, parents before children, with the page before it.
+    pub(super) fn contents(&self) -> Vec<(Option<SequenceHash>, StoredBlock)> {
+        let mut pages = Vec::new();
+        let mut open = vec![(ROOT, None)];
+        while let Some((at, mut before)) = open.pop() {
+            for &page in &self.nodes[at].pages {
+                pages.push((before, page));
+                before = Some(page.block_hash);
+            }
+            open.extend(self.nodes[at].children.values().rev().map(|&child| (child, before)));
+        }
+        pages
+    }
+
+    /// The nodes of `ends` and those above them, each after all its descendants, heavier subtrees first: a subtree weighs
+    /// as much as it has `ends`, equals come in the order of their creation.
+    pub(super) fn heaviest_first(&self, ends: impl Iterator<Item = NodeId>) -> Vec<NodeId> {
+        let mut weights: HashMap<u32, u32, FxBuildHasher> = HashMap::default();
+        let mut below: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for NodeId(mut at) in ends {
+            loop {
+                let weight = weights.entry(at).or_insert(0);
+                *weight += 1;
+                if at == ROOT {
+                    break;
+                }
+                let parent = self.nodes[at].parent;
+                if *weight == 1 {
+                    below.entry(parent).or_default().push(at);
+                }
+                at = parent;
+            }
+        }
+        for children in below.values_mut() {
+            children.sort_by_key(|&at| (std::cmp::Reverse(weights[&at]), self.nodes[at].position));
+        }
+        // Parents first with the heaviest child last is the wanted order backwards.
+        let mut order = Vec::new();
+        let mut open = vec![ROOT];
+        while let Some(at) = open.pop() {
+            order.push(NodeId(at));
+            open.extend(below.get(&at).into_iter().flatten());
+        }
+        order.reverse();
+        order
+    }
+
+    fn descend(&mut self, key: &[StoredBlock], mut pass_over: impl FnMut(&mut Node, usize)) -> Match {
+        let (mut at, mut done) = (ROOT, 0);
+        while let Some(next) = key.get(done)
+            && let Some(&child) = self.edges.get(&next.block_hash)
+            && self.nodes[child].parent == at
+        {
+            let shared = agreement(&self.nodes[child].pages, &key[done..]);
+            let whole = shared == self.nodes[child].pages.len();
+            self.touch(child, |_| {});
+            at = if whole { child } else { self.split(child, shared) };
+            done += shared;
+            self.touch(at, |node| pass_over(node, done));
+            if !whole {
+                break;
+            }
+        }
+        Match {
+            node: NodeId(at),
+            pages: u32::try_from(done).unwrap_or(u32::MAX),
+        }
+    }
+
+    fn tick(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    /// Marks a node as used now.
+    fn touch(&mut self, at: u32, change: impl FnOnce(&mut Node)) {
+        let listed = self.unlist(at);
+        let now = self.tick();
+        let node = &mut self.nodes[at];
+        node.accessed = now;
+        change(node);
+        if listed {
+            self.list(at);
+        }
+    }
+
+    /// Cuts the edge of `at` behind `pages` pages; the new upper node takes over its place and everything that counts,
+    /// `at` stays the end.
+    fn split(&mut self, at: u32, pages: usize) -> u32 {
+        let now = self.tick();
+        let lower = &mut self.nodes[at];
+        let tail = lower.pages.split_off(pages);
+        let head = std::mem::replace(&mut lower.pages, tail);
+        let (first, second) = (head[0].block_hash, lower.pages[0].block_hash);
+        let position = std::mem::replace(&mut lower.position, now);
+        let parent = lower.parent;
+        let upper = Node {
+            parent,
+            pages: head,
+            children: BTreeMap::from([(now, at)]),
+            position,
+            created: lower.created,
+            accessed: lower.accessed,
+            hits: lower.hits,
+            priority: lower.priority,
+            locks: lower.locks,
+        };
+        let upper = self.nodes.insert(upper);
+        self.nodes[at].parent = upper;
+        self.nodes[parent].children.insert(position, upper);
+        self.edges.insert(first, upper);
+        self.edges.insert(second, at);
+        upper
+    }
+
+    fn remove_leaf(&mut self, at: u32) {
+        let Some(node) = self.nodes.remove(at) else { return };
+        if let Some(first) = node.pages.first() {
+            self.edges.remove(&first.block_hash);
+        }
+        self.nodes[node.parent].children.remove(&node.position);
+        self.list(node.parent);
+    }
+
+    fn rank(&self, node: &Node) -> Rank {
+        let oldest = node.accessed;
+        match self.policy {
+            RadixEviction::Lru => (0, oldest),
+            RadixEviction::Mru => (0, u64::MAX - oldest),
+            RadixEviction::Lfu => (i64::from(node.hits), oldest),
+            RadixEviction::Slru => (i64::from(node.hits >= 2), oldest),
+            RadixEviction::Fifo => (0, node.created),
+            RadixEviction::Filo => (0, u64::MAX - node.created),
+            RadixEviction::Priority => (i64::from(node.priority), oldest),
+        }
+    }
+
+    /// Makes a node a candidate if it is an unlocked leaf.
+    fn list(&mut self, at: u32) {
+        let node = &self.nodes[at];
+        if at != ROOT && node.locks == 0 && node.children.is_empty() {
+            self.candidates.insert((self.rank(node), at));
+        }
+    }
+
+    /// Takes a node off the candidates; returns whether it was one.
+    fn unlist(&mut self, at: u32) -> bool {
+        let node = &self.nodes[at];
+        let listed = at != ROOT && node.locks == 0 && node.children.is_empty();
+        listed && self.candidates.remove(&(self.rank(node), at))
+    }
+}
+
+/// Pages at the start of both that are the same. Hashes are chained, so once different means different to the end.
+fn agreement(a: &[StoredBlock], b: &[StoredBlock]) -> usize {
+    let (mut same, mut different) = (0, a.len().min(b.len()) + 1);
+    while same + 1 < different {
+        let middle = usize::midpoint(same, different);
+        if a[middle - 1].block_hash == b[middle - 1].block_hash {
+            same = middle;
+        } else {
+            different = middle;
+        }
+    }
+    same
+}
