@@ -21,7 +21,9 @@ impl Etcd {
     /// Starts one; its log goes to `scratch`.
     pub(crate) fn start(scratch: &Path) -> Self {
         for attempt in 1..=ATTEMPTS {
-            let data = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+            let mut named = tempfile::Builder::new();
+            let named = named.prefix("ghostfleet-etcd-");
+            let data = named.tempdir_in("/dev/shm").or_else(|_| named.tempdir());
             let data = data.expect("the temporary directory is writable");
             let ports = [free_port(), free_port()];
             match spawn(scratch, data.path(), ports) {
