@@ -14,7 +14,7 @@ pub enum TokenSource {
     #[default]
     Seeded,
     /// The ids that the Dynamo 1.6.1 engine core generates inside for a request whose UUID has the integer value `key`:
-    /// the low half of `xxh3_64(uuid big-endian ++ position little-endian)`. Any 32-bit id; for comparison with it.
+    /// the low half of `xxh3_64(uuid big-endian ++ index little-endian)`, the index counting from the first generated token. Any 32-bit id; for comparison with it.
     Peer,
 }
 
@@ -47,30 +47,18 @@ impl Generator {
 
     /// Start of a request's stream.
     fn stream(self, key: u64) -> u64 {
-        match self.source {
-            TokenSource::Seeded => mix(self.seed ^ mix(key)),
-            TokenSource::Peer => key,
-        }
+        mix(self.seed ^ mix(key))
     }
 
-    /// The unmasked id at a position.
+    /// The unmasked id at a position of a seeded stream.
     pub(crate) fn token(self, stream: u64, position: u32) -> Token {
-        match self.source {
-            TokenSource::Seeded => self.scale(draw(stream, position, 0)),
-            TokenSource::Peer => {
-                let mut bytes = [0; 24];
-                bytes[8..16].copy_from_slice(&stream.to_be_bytes());
-                bytes[16..].copy_from_slice(&u64::from(position).to_le_bytes());
-                let [a, b, c, d, ..] = xxhash_rust::xxh3::xxh3_64(&bytes).to_le_bytes();
-                Token::from_le_bytes([a, b, c, d])
-            }
-        }
+        self.scale(draw(stream, position, 0))
     }
 
     /// The id at a position when some ids must not come: drawn again, and if that does not help the next free id above.
     fn token_except(self, stream: u64, position: u32, masked: impl Fn(Token) -> bool) -> Token {
         let token = self.token(stream, position);
-        if !masked(token) || self.source == TokenSource::Peer {
+        if !masked(token) {
             return token;
         }
         let again = (1..REDRAWS).map(|attempt| self.scale(draw(stream, position, attempt)));
@@ -88,8 +76,23 @@ impl Generator {
     }
 }
 
+/// Id number `index` of an answer in the peer's engine core.
+fn peer_token(key: u64, index: u32) -> Token {
+    let mut bytes = [0; 24];
+    bytes[8..16].copy_from_slice(&key.to_be_bytes());
+    bytes[16..].copy_from_slice(&u64::from(index).to_le_bytes());
+    let [a, b, c, d, ..] = xxhash_rust::xxh3::xxh3_64(&bytes).to_le_bytes();
+    Token::from_le_bytes([a, b, c, d])
+}
+
 fn draw(stream: u64, position: u32, attempt: u64) -> u64 {
     mix(stream.wrapping_add(mix(u64::from(position) | attempt << 32)))
+}
+
+/// Draw number `index` of a seed, evenly in 0..1.
+#[allow(clippy::cast_precision_loss)]
+pub(crate) fn unit(seed: u64, index: u64) -> f64 {
+    (mix(mix(seed).wrapping_add(index)) >> 11) as f64 / (1_u64 << 53) as f64
 }
 
 /// Finaliser of `SplitMix64`: a bijection that spreads every input bit.
@@ -117,6 +120,8 @@ pub(crate) struct Answer {
     prompt_len: u32,
     planned: Option<Tokens>,
     masks: Option<Box<Masks>>,
+    /// Request key when ids are the peer's.
+    peer_key: Option<u64>,
     /// Id that replaces the last drawn one when the answer ends by eos.
     eos: Option<Token>,
     end: u32,
@@ -124,10 +129,10 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// The answer to `request` in a context of at most `max_len` tokens, prompt included.
-    pub(crate) fn new(request: &EngineRequest, generator: Generator, max_len: u32) -> Self {
+    /// The answer to `request` in a context of at most `max_len` tokens, prompt included, and of at most `most` tokens.
+    pub(crate) fn new(request: &EngineRequest, generator: Generator, max_len: u32, most: u32) -> Self {
         let prompt_len = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
-        let room = max_len.saturating_sub(prompt_len);
+        let room = max_len.saturating_sub(prompt_len).min(most);
         let rule = &request.stop;
         let stream = generator.stream(request.key);
         let mut answer = Self {
@@ -135,6 +140,7 @@ impl Answer {
             prompt_len,
             planned: request.planned.clone(),
             masks: None,
+            peer_key: (generator.source == TokenSource::Peer).then_some(request.key),
             eos: None,
             end: room,
             reason: FinishReason::Length,
@@ -176,7 +182,8 @@ impl Answer {
 
     /// Start of the stream if every token is simply [`Generator::token`] of it, except perhaps the last one.
     pub(crate) fn plain_stream(&self) -> Option<u64> {
-        let plain = self.planned.is_none() && self.masks.is_none() && self.eos.is_none() && self.end > 0;
+        let drawn = self.planned.is_none() && self.peer_key.is_none();
+        let plain = drawn && self.masks.is_none() && self.eos.is_none() && self.end > 0;
         plain.then_some(self.stream)
     }
 
@@ -218,6 +225,9 @@ impl Answer {
         }
         if let (Some(eos), true) = (self.eos, index + 1 == self.end) {
             return eos;
+        }
+        if let Some(key) = self.peer_key {
+            return peer_token(key, index);
         }
         let position = self.prompt_len + index;
         match self.masks.as_deref() {
@@ -277,12 +287,17 @@ mod tests {
             max_tokens: Some(20),
             ..StopRule::default()
         };
-        let (whole, _) = tokens(&mut Answer::new(&request(10, rule.clone()), generator(), u32::MAX));
+        let (whole, _) = tokens(&mut Answer::new(
+            &request(10, rule.clone()),
+            generator(),
+            u32::MAX,
+            u32::MAX,
+        ));
         let rest = StopRule {
             max_tokens: Some(12),
             ..rule
         };
-        let (tail, _) = tokens(&mut Answer::new(&request(18, rest), generator(), u32::MAX));
+        let (tail, _) = tokens(&mut Answer::new(&request(18, rest), generator(), u32::MAX, u32::MAX));
         assert_eq!(whole[8..], tail);
         assert!(whole.iter().all(|token| (1000..1016).contains(token)));
     }
@@ -296,7 +311,12 @@ mod tests {
             eos_token_ids: vec![1005],
             ..StopRule::default()
         };
-        let (drawn, reason) = tokens(&mut Answer::new(&request(5, stops.clone()), generator(), u32::MAX));
+        let (drawn, reason) = tokens(&mut Answer::new(
+            &request(5, stops.clone()),
+            generator(),
+            u32::MAX,
+            u32::MAX,
+        ));
         assert_eq!(reason, FinishReason::Stop);
         assert!(drawn.len() > 40 && drawn.len() < 500);
         let (last, before) = drawn.split_last().unwrap();
@@ -316,7 +336,7 @@ mod tests {
         for key in 0..200 {
             let mut request = request(5, rule.clone());
             request.key = key;
-            let (drawn, reason) = tokens(&mut Answer::new(&request, generator(), 4000));
+            let (drawn, reason) = tokens(&mut Answer::new(&request, generator(), 4000, u32::MAX));
             assert_eq!(reason, FinishReason::Eos);
             let eos: Vec<usize> = (0..drawn.len()).filter(|&at| drawn[at] <= 3).collect();
             assert_eq!(eos, [drawn.len() - 1]);
@@ -334,20 +354,33 @@ mod tests {
             ignore_eos: true,
             ..StopRule::default()
         };
-        let (drawn, reason) = tokens(&mut Answer::new(&request(5, rule.clone()), generator(), 405));
+        let (drawn, reason) = tokens(&mut Answer::new(&request(5, rule.clone()), generator(), 405, u32::MAX));
         assert_eq!((drawn.len(), reason), (400, FinishReason::Length));
         assert!(!drawn.contains(&1001));
         rule.max_tokens = Some(3);
-        let (drawn, reason) = tokens(&mut Answer::new(&request(5, rule), generator(), 405));
+        let (drawn, reason) = tokens(&mut Answer::new(&request(5, rule), generator(), 405, u32::MAX));
         assert_eq!((drawn.len(), reason), (3, FinishReason::Length));
+    }
+
+    #[test]
+    fn the_peers_ids_come_out_as_recorded() {
+        // First tokens of the requests with the UUIDs 1, 2 and 3.
+        assert_eq!(
+            [1, 2, 3].map(|key| peer_token(key, 0)),
+            [2_515_880_452, 1_927_195_132, 1_091_293_017]
+        );
+        assert_eq!(peer_token(1, 1), 3_600_266_899);
     }
 
     #[test]
     fn planned_tokens_come_as_they_are() {
         let mut planned = request(5, StopRule::default());
         planned.planned = Some([4, 5, 6].into());
-        assert_eq!(tokens(&mut Answer::new(&planned, generator(), 100)).0, [4, 5, 6]);
-        assert_eq!(tokens(&mut Answer::new(&planned, generator(), 7)).0, [4, 5]);
+        assert_eq!(
+            tokens(&mut Answer::new(&planned, generator(), 100, u32::MAX)).0,
+            [4, 5, 6]
+        );
+        assert_eq!(tokens(&mut Answer::new(&planned, generator(), 7, u32::MAX)).0, [4, 5]);
     }
 
     #[test]
@@ -357,7 +390,7 @@ mod tests {
             eos_token_ids: (1000..1015).collect(),
             ..StopRule::default()
         };
-        let (drawn, _) = tokens(&mut Answer::new(&request(5, rule), generator(), 100));
+        let (drawn, _) = tokens(&mut Answer::new(&request(5, rule), generator(), 100, u32::MAX));
         assert!(drawn.iter().all(|&token| token == 1015));
     }
 }

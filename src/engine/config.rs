@@ -11,11 +11,24 @@ pub enum EngineKind {
     /// vLLM.
     #[default]
     Vllm,
+    /// SGLang.
+    Sglang,
+    /// TensorRT-LLM.
+    Trtllm,
 }
 
 impl EngineKind {
     /// Every kind, for tests that run over all engines.
-    pub const ALL: [Self; 1] = [Self::Vllm];
+    pub const ALL: [Self; 2] = [Self::Vllm, Self::Trtllm];
+
+    /// Tokens per block unless configured.
+    pub fn default_block_size(self) -> u32 {
+        match self {
+            Self::Vllm => 64,
+            Self::Sglang => 1,
+            Self::Trtllm => 32,
+        }
+    }
 }
 
 /// Whose decisions to reproduce where the real engine and the peer's emulator differ.
@@ -48,6 +61,106 @@ pub enum RadixEviction {
     Filo,
     /// Lowest priority, least recently used within.
     Priority,
+}
+
+/// Release of the peer whose timing rules count.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Semantics {
+    /// Dynamo 1.6.1: the first token comes with the prefill, decode reads the lengths of the decoding requests.
+    #[default]
+    #[serde(rename = "1.6.1")]
+    V1_6_1,
+    /// Dynamo 1.4.2: prefill is followed by a decode step of everybody, which reads all active blocks and takes at least
+    /// 1 ms; KV events are visible at the start of a pass.
+    #[serde(rename = "1.4.2")]
+    V1_4_2,
+}
+
+/// What a worker does in a disaggregated deployment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WorkerRole {
+    /// Everything.
+    #[default]
+    Aggregated,
+    /// Prompts and one token; no decode time.
+    Prefill,
+    /// Answers; no prefill time, no KV events.
+    Decode,
+}
+
+/// TensorRT-LLM `capacity_scheduler_policy`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CapacityPolicy {
+    /// A request is admitted only if it can run to its longest end; nobody is ever preempted.
+    #[default]
+    GuaranteedNoEvict,
+    /// As many requests as fit now; the one admitted last gives way when blocks run out.
+    MaxUtilization,
+}
+
+/// Order of SGLang's waiting queue.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SglangPolicy {
+    /// First come, first served.
+    #[default]
+    #[serde(alias = "fifo")]
+    Fcfs,
+    /// Longest cached prefix first.
+    Lpm,
+    /// Depth first through the cache, heaviest subtree first.
+    DfsWeight,
+    /// Longest output first.
+    Lof,
+    /// Shuffled before every admission, by the engine's seed.
+    Random,
+}
+
+/// What only SGLang has.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SglangConfig {
+    /// Queue order.
+    pub schedule_policy: SglangPolicy,
+    /// Prompt tokens per prefill pass, soft limit.
+    pub max_prefill_tokens: u32,
+    /// Prompt tokens per prefill pass, hard limit; `None`: prompts are not cut.
+    pub chunked_prefill_size: Option<u32>,
+    /// Most output tokens that an admission sets aside per request.
+    pub clip_max_new_tokens: u32,
+    /// How much of the outputs still to come an admission sets aside.
+    pub schedule_conservativeness: f64,
+    /// Eviction order.
+    pub radix_eviction_policy: RadixEviction,
+    /// Decode passes between two prefill passes at least.
+    pub prefill_decode_interval: u32,
+}
+
+impl Default for SglangConfig {
+    fn default() -> Self {
+        Self {
+            schedule_policy: SglangPolicy::default(),
+            max_prefill_tokens: 16_384,
+            chunked_prefill_size: Some(8192),
+            clip_max_new_tokens: 4096,
+            schedule_conservativeness: 1.0,
+            radix_eviction_policy: RadixEviction::default(),
+            prefill_decode_interval: 0,
+        }
+    }
+}
+
+/// Speculative decoding: each pass drafts some tokens and keeps those up to the first that is not accepted.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Speculation {
+    /// Drafted tokens per pass, 1 to 5.
+    pub nextn: u32,
+    /// Chance that draft `i` is accepted when all before it were; shorter lists continue with 0.
+    pub accept_rates: Vec<f64>,
+    /// Seed of the draws.
+    pub seed: u64,
 }
 
 /// Which running request gives way when blocks run out.
@@ -85,6 +198,10 @@ pub struct EngineConfig {
     pub kind: EngineKind,
     /// Reference where real engine and emulator differ.
     pub fidelity: Fidelity,
+    /// Timing rules of the peer's release.
+    pub semantics: Semantics,
+    /// Part of the work that this rank does.
+    pub role: WorkerRole,
     /// KV blocks per rank; with [`Fidelity::Real`] vLLM keeps one of them as its null block.
     pub num_gpu_blocks: u32,
     /// Tokens per block.
@@ -114,6 +231,14 @@ pub struct EngineConfig {
     pub speedup_ratio: f64,
     /// Decode durations are divided by this too; 0: no modelled decode delay.
     pub decode_speedup_ratio: f64,
+    /// vLLM: in a data-parallel group prefills start in every n-th pass only while others decode; 1: in each.
+    pub prefill_schedule_interval: u32,
+    /// SGLang scheduling.
+    pub sglang: SglangConfig,
+    /// TensorRT-LLM admission.
+    pub capacity_policy: CapacityPolicy,
+    /// Speculative decoding; `None`: off.
+    pub speculation: Option<Speculation>,
     /// Durations.
     pub timing: TimingConfig,
     /// Seed of the generated tokens.
@@ -129,6 +254,8 @@ impl Default for EngineConfig {
         Self {
             kind: EngineKind::default(),
             fidelity: Fidelity::default(),
+            semantics: Semantics::default(),
+            role: WorkerRole::default(),
             num_gpu_blocks: 16_384,
             block_size: 64,
             max_model_len: None,
@@ -143,6 +270,10 @@ impl Default for EngineConfig {
             long_prefill_token_threshold: 0,
             speedup_ratio: 1.0,
             decode_speedup_ratio: 1.0,
+            prefill_schedule_interval: 1,
+            sglang: SglangConfig::default(),
+            capacity_policy: CapacityPolicy::default(),
+            speculation: None,
             timing: TimingConfig::default(),
             seed: 0,
             token_ids: (1000, 2000),
@@ -187,6 +318,7 @@ impl EngineConfig {
         if !(0.0..1.0).contains(&self.watermark) {
             return Err(ConfigError::Watermark(self.watermark));
         }
+        self.validate_kind()?;
         if self.token_ids.0 >= self.token_ids.1 {
             return Err(ConfigError::NoTokenIds(self.token_ids.0, self.token_ids.1));
         }
@@ -198,6 +330,56 @@ impl EngineConfig {
             }
         }
         Ok(())
+    }
+}
+
+impl EngineConfig {
+    fn validate_kind(&self) -> Result<(), ConfigError> {
+        if let Some(speculation) = &self.speculation {
+            if !(1..=5).contains(&speculation.nextn) {
+                return Err(ConfigError::Nextn(speculation.nextn));
+            }
+            if let Some(&rate) = speculation
+                .accept_rates
+                .iter()
+                .find(|rate| !(0.0..=1.0).contains(*rate))
+            {
+                return Err(ConfigError::AcceptRate(rate));
+            }
+            #[allow(clippy::float_cmp)]
+            if self.decode_speedup_ratio != 1.0 {
+                return Err(ConfigError::SpeculationWithSpeedup(self.decode_speedup_ratio));
+            }
+        }
+        if self.prefill_schedule_interval == 0 {
+            return Err(ConfigError::Zero("prefill_schedule_interval"));
+        }
+        if self.kind != EngineKind::Sglang {
+            return Ok(());
+        }
+        let sglang = &self.sglang;
+        let positive = [
+            ("sglang.max_prefill_tokens", Some(sglang.max_prefill_tokens)),
+            ("sglang.chunked_prefill_size", sglang.chunked_prefill_size),
+            ("sglang.clip_max_new_tokens", Some(sglang.clip_max_new_tokens)),
+        ];
+        if let Some((key, _)) = positive.iter().find(|(_, value)| *value == Some(0)) {
+            return Err(ConfigError::Zero(key));
+        }
+        let conservativeness = sglang.schedule_conservativeness;
+        if !conservativeness.is_finite() || conservativeness < 0.0 {
+            return Err(ConfigError::NotARatio {
+                key: "sglang.schedule_conservativeness",
+                value: conservativeness,
+            });
+        }
+        match sglang.chunked_prefill_size {
+            Some(chunk) if !chunk.is_multiple_of(self.block_size) => Err(ConfigError::UnevenChunk {
+                chunk,
+                page: self.block_size,
+            }),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -226,6 +408,26 @@ pub enum ConfigError {
     /// Not a share.
     #[error("watermark must be at least 0 and below 1, got {0}")]
     Watermark(f64),
+    /// Number of drafted tokens out of range.
+    #[error("aic_nextn must be in 1..=5, got {0}")]
+    Nextn(u32),
+    /// Not a chance.
+    #[error("aic_nextn_accept_rates must lie between 0 and 1, got {0}")]
+    AcceptRate(f64),
+    /// Two models of a faster decode at once.
+    #[error("aic_nextn requires decode_speedup_ratio=1.0 because both make decode faster, got {0}")]
+    SpeculationWithSpeedup(f64),
+    /// A chunk would end inside a page.
+    #[error("sglang.chunked_prefill_size must be divisible by block_size: {chunk} is no multiple of {page}")]
+    UnevenChunk {
+        /// Chunk size, tokens.
+        chunk: u32,
+        /// Page size, tokens.
+        page: u32,
+    },
+    /// A scheduler that this build does not have.
+    #[error("engine kind {0:?} is not available; use vllm or trtllm")]
+    Unavailable(EngineKind),
     /// Nothing to draw from.
     #[error("token_ids {0}..{1} is empty; the end must be above the start")]
     NoTokenIds(u32, u32),

@@ -6,8 +6,11 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod answer;
+pub mod args;
 mod calendar;
 mod config;
+mod forward;
+mod group;
 mod kv;
 mod sequence;
 pub mod sglang;
@@ -20,7 +23,12 @@ use std::sync::Arc;
 use crate::types::{EngineRequest, FinishReason, KvEvent, Load, RequestId, SequenceHash, SimTime, StoredBlock, Token};
 
 pub use answer::TokenSource;
-pub use config::{ConfigError, EngineConfig, EngineKind, Fidelity, PreemptionMode, RadixEviction, TimingConfig};
+pub use config::{
+    CapacityPolicy, ConfigError, EngineConfig, EngineKind, Fidelity, PreemptionMode, RadixEviction, Semantics,
+    SglangConfig, SglangPolicy, Speculation, TimingConfig, WorkerRole,
+};
+pub use forward::{Forward, Lengths};
+pub use group::{Group, GroupPass};
 pub use timing::{DecodeBatch, PassTiming, PrefillBatch};
 
 /// An engine for `config` with the timing model that it names.
@@ -39,7 +47,8 @@ pub fn build(config: &EngineConfig) -> Result<Box<dyn Engine>, ConfigError> {
 pub fn build_with(config: &EngineConfig, timing: Arc<dyn PassTiming>) -> Result<Box<dyn Engine>, ConfigError> {
     config.validate()?;
     match config.kind {
-        EngineKind::Vllm => Ok(Box::new(vllm::Vllm::new(config, timing))),
+        EngineKind::Vllm | EngineKind::Trtllm => Ok(Box::new(vllm::Vllm::new(config, timing))),
+        EngineKind::Sglang => Err(ConfigError::Unavailable(config.kind)),
     }
 }
 
@@ -73,7 +82,8 @@ pub trait Engine: Send {
     /// Load right now.
     fn load(&self) -> Load;
 
-    /// Every block that the prefix cache would answer for, parents before children, with its parent.
+    /// Every block that the prefix cache would answer for, parents before children, with its parent. Nothing on decode
+    /// workers, whose cache changes are not published either.
     fn cached_blocks(&self) -> Vec<(Option<SequenceHash>, StoredBlock)>;
 
     /// Drops every unreferenced cached block; returns the events (empty when nothing was cached).
@@ -114,6 +124,8 @@ pub struct Pass {
     pub kv_events: Vec<KvEvent>,
     /// Load after the pass.
     pub load: Load,
+    /// Work of the pass.
+    pub forward: Forward,
 }
 
 impl Pass {
@@ -123,6 +135,7 @@ impl Pass {
         self.admissions.clear();
         self.preempted.clear();
         self.kv_events.clear();
+        self.forward = Forward::default();
     }
 }
 

@@ -7,7 +7,10 @@ mod load;
 
 use std::collections::BTreeMap;
 
-use ghostfleet::engine::{Engine, EngineConfig, EngineKind, Fidelity, Output, OutputDetail, Pass, build};
+use ghostfleet::engine::{
+    CapacityPolicy, Engine, EngineConfig, EngineKind, Fidelity, Output, OutputDetail, Pass, PreemptionMode, Semantics,
+    Speculation, build,
+};
 use ghostfleet::types::{RequestId, SimTime};
 use index::Index;
 use load::{Op, Script, scripts};
@@ -182,6 +185,12 @@ fn engines() -> impl Strategy<Value = (EngineKind, Fidelity)> {
 }
 
 prop_compose! {
+    fn speculations()(nextn in 1_u32..6, accept_rates in prop::collection::vec(0.0..1.0, 0..6), seed in any::<u64>()) -> Speculation {
+        Speculation { nextn, accept_rates, seed }
+    }
+}
+
+prop_compose! {
     fn configs()(
         (kind, fidelity) in engines(),
         num_gpu_blocks in 6_u32..40,
@@ -196,6 +205,9 @@ prop_compose! {
         watermark in prop::sample::select(vec![0.0, 0.1]),
         reserve_full_isl in any::<bool>(),
         long_prefill_token_threshold in prop::sample::select(vec![0_u32, 5]),
+        speculation in prop::option::weighted(0.2, speculations()),
+        old in prop::bool::weighted(0.2),
+        max_utilization in any::<bool>(),
         seed in any::<u64>(),
     ) -> EngineConfig {
         EngineConfig {
@@ -208,11 +220,14 @@ prop_compose! {
             max_num_batched_tokens,
             enable_prefix_caching,
             enable_chunked_prefill,
-            preemption_mode: if fifo { ghostfleet::engine::PreemptionMode::Fifo } else { ghostfleet::engine::PreemptionMode::Lifo },
+            preemption_mode: if fifo { PreemptionMode::Fifo } else { PreemptionMode::Lifo },
             priority_scheduling,
             watermark,
             reserve_full_isl,
             long_prefill_token_threshold,
+            speculation,
+            semantics: if old { Semantics::V1_4_2 } else { Semantics::V1_6_1 },
+            capacity_policy: if max_utilization { CapacityPolicy::MaxUtilization } else { CapacityPolicy::GuaranteedNoEvict },
             seed,
             ..EngineConfig::default()
         }

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod cases;
+mod engine;
 mod sglang_keys;
 mod sglang_radix;
 mod vllm_scheduler;

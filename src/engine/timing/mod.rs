@@ -13,7 +13,7 @@ use std::time::Duration;
 pub(crate) use fixed::Fixed;
 pub(crate) use polynomial::Polynomial;
 
-use super::config::{EngineConfig, TimingConfig};
+use super::config::{EngineConfig, Semantics, TimingConfig, WorkerRole};
 
 /// Prefill work of one pass, as means over its requests (integer division, as the reference does).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +54,8 @@ pub(crate) struct PassClock {
     model: Arc<dyn PassTiming>,
     prefill_ratio: f64,
     decode_ratio: f64,
+    decode_floor_ms: f64,
+    role: WorkerRole,
 }
 
 impl PassClock {
@@ -62,12 +64,17 @@ impl PassClock {
             model,
             prefill_ratio: config.speedup_ratio,
             decode_ratio: config.speedup_ratio * config.decode_speedup_ratio,
+            decode_floor_ms: match config.semantics {
+                Semantics::V1_6_1 => 0.0,
+                Semantics::V1_4_2 => 1.0,
+            },
+            role: config.role,
         }
     }
 
     /// Time for the prompt tokens of a pass: `isl` and `prefix` are sums over `requests`.
     pub(crate) fn prefill(&self, requests: u32, isl: u64, prefix: u64) -> Duration {
-        if requests == 0 || self.prefill_ratio == 0.0 {
+        if requests == 0 || self.prefill_ratio == 0.0 || self.role == WorkerRole::Decode {
             return Duration::ZERO;
         }
         let mean = |sum: u64| u32::try_from(sum / u64::from(requests)).unwrap_or(u32::MAX);
@@ -85,7 +92,7 @@ impl PassClock {
 
     /// Time for one decode step of `requests` sequences with `total_len` tokens, which read `kv_tokens`.
     pub(crate) fn decode(&self, requests: u32, total_len: u64, kv_tokens: u64, capacity_tokens: u64) -> Duration {
-        if requests == 0 || self.decode_ratio == 0.0 {
+        if requests == 0 || self.decode_ratio == 0.0 || self.role == WorkerRole::Prefill {
             return Duration::ZERO;
         }
         let batch = DecodeBatch {
@@ -94,7 +101,7 @@ impl PassClock {
             mean_context: u32::try_from(total_len / u64::from(requests)).unwrap_or(u32::MAX),
             capacity_tokens,
         };
-        scaled(self.model.decode_ms(batch), self.decode_ratio)
+        scaled(self.model.decode_ms(batch).max(self.decode_floor_ms), self.decode_ratio)
     }
 }
 

@@ -7,9 +7,10 @@ use super::{DecodeBatch, PassTiming, PrefillBatch};
 pub(crate) struct Polynomial;
 
 impl PassTiming for Polynomial {
+    // Squares first: the last bit decides which way half a nanosecond is rounded.
     fn prefill_ms(&self, batch: PrefillBatch) -> f64 {
         let tokens = f64::from(batch.requests) * f64::from(batch.mean_isl - batch.mean_prefix);
-        4.209_989e-7 * tokens * tokens + 1.518_344e-2 * tokens + 16.501_42
+        4.209_989e-7 * tokens.powi(2) + 1.518_344e-2 * tokens + 16.501_42
     }
 
     #[allow(clippy::cast_precision_loss)]
@@ -19,6 +20,6 @@ impl PassTiming for Polynomial {
         } else {
             (batch.kv_tokens as f64 / batch.capacity_tokens as f64).min(1.0)
         };
-        (-25.74 * usage * usage + 54.01 * usage + 5.74).max(1.0)
+        (-25.74 * usage.powi(2) + 54.01 * usage + 5.74).max(1.0)
     }
 }

@@ -25,14 +25,14 @@ impl Vllm {
     /// Drops a new request that can never fit.
     fn reject(&mut self, at: u32) -> bool {
         let slot = &self.slots[at];
-        if slot.admitted_before || self.rules.is_real() {
+        if slot.admitted_before || self.rules.real {
             return false;
         }
         let Err(reason) = self.rules.fits(slot.sequence.prompt_len()) else {
             return false;
         };
         let id = slot.sequence.id;
-        self.waiting.remove(slot.place);
+        self.unqueue(at);
         self.slots.remove(at);
         self.ids.remove(&id);
         self.scratch.rejected.push(Output::Rejected { id, reason });
@@ -45,7 +45,7 @@ impl Vllm {
         let sequence = &self.slots[at].sequence;
         let hits = u32::try_from(self.scratch.hits.len()).unwrap_or(u32::MAX);
         let (len, cached) = (sequence.len(), hits * self.rules.block_size);
-        let whole = if self.rules.is_real() {
+        let whole = if self.rules.real {
             len
         } else {
             sequence.prompt_len().max(cached)
@@ -54,13 +54,18 @@ impl Vllm {
             return false;
         }
         let end = cached + self.chunk(len - cached, budget);
-        let extent = if self.rules.reserve_full_isl { len } else { end };
+        let longest = sequence.prompt_len() + sequence.answer.end().0;
+        let extent = match &self.rules {
+            rules if rules.to_completion => longest,
+            rules if rules.reserve_full_isl => len,
+            _ => end,
+        };
         let kept_free = if self.lanes.is_empty() {
             0
         } else {
             self.rules.watermark_blocks
         };
-        if self.rules.blocks(extent) - referenced + kept_free > self.pool.available() {
+        if self.rules.blocks(extent) - referenced + kept_free + self.promised > self.pool.available() {
             self.blocked_at = Some(self.pool.version());
             return false;
         }
@@ -68,6 +73,10 @@ impl Vllm {
         let fresh = self.rules.blocks(end) - hits;
         let table = &mut self.slots[at].sequence.table;
         self.pool.adopt(table, &self.scratch.hits);
+        if self.rules.to_completion {
+            self.slots[at].set_aside = self.rules.blocks(longest);
+            self.promised += self.rules.blocks(longest) - hits;
+        }
         self.take_blocks(at, fresh, pass);
         self.compute(at, cached, end, work, pass);
         if end == len {
@@ -85,27 +94,34 @@ impl Vllm {
             return 0;
         }
         let sequence = &mut self.slots[at].sequence;
-        let nothing_to_generate = sequence.answer.end().0 == 0 && !self.rules.is_real();
-        let most = (sequence.len() - u32::from(!nothing_to_generate)) / self.rules.block_size;
-        let mut referenced = 0;
-        let mut leading = true;
+        let nothing_to_generate = sequence.answer.end().0 == 0 && !self.rules.real;
+        let kept = self.rules.keeps_last_token && !nothing_to_generate;
+        let most = (sequence.len() - u32::from(kept)) / self.rules.block_size;
         for index in 0..most {
             let block = self.hasher.block(sequence, index);
             let Some(copy) = self.pool.lookup(block.block_hash) else {
                 break;
             };
+            hits.push(copy);
+        }
+        if self.rules.speculates && self.rules.keeps_last_token {
+            // The drafting layers have to see the block before the first new token.
+            hits.pop();
+        }
+        let mut referenced = 0;
+        let mut leading = true;
+        for &copy in hits.iter() {
             let in_use = self.pool.is_referenced(copy);
             leading &= in_use;
-            referenced += u32::from(if self.rules.is_real() { in_use } else { leading });
-            hits.push(copy);
+            referenced += u32::from(if self.rules.real { in_use } else { leading });
         }
         referenced
     }
 
     /// Moves the head of the queue to the end of the running list.
     fn enter(&mut self, at: u32, cached: u32, pass: &mut Pass) {
+        self.unqueue(at);
         let slot = &mut self.slots[at];
-        self.waiting.remove(slot.place);
         slot.ordinal = self
             .lanes
             .push(at, slot.sequence.id, slot.sequence.answer.plain_stream());

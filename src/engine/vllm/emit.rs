@@ -4,17 +4,55 @@ use std::time::Duration;
 
 use crate::types::{FinishReason, SimTime};
 
+use super::super::config::{Semantics, WorkerRole};
+use super::super::forward::{Forward, Lengths};
 use super::super::{Output, OutputDetail, Pass};
 use super::lanes::Lane;
-use super::{Phase, Vllm, Work};
+use super::{Phase, Slot, Vllm, Work};
+
+/// Requests that bring a token at the end of a pass, by length before it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct DecodeBatch {
+    /// All of them.
+    emitting: Lengths,
+    /// Less those whose first token comes from prompt tokens computed in this pass.
+    later: Lengths,
+    /// Less all that computed prompt tokens in this pass.
+    without_prompt: Lengths,
+}
+
+impl DecodeBatch {
+    /// Of a pass in which everybody decodes.
+    pub(super) fn all(lengths: Lengths) -> Self {
+        Self {
+            emitting: lengths,
+            later: lengths,
+            without_prompt: lengths,
+        }
+    }
+}
 
 impl Vllm {
     /// Turns scheduled work into a timed pass with outputs, and lets finished requests go.
-    pub(super) fn finish_pass(&mut self, now: SimTime, work: &Work, pass: &mut Pass) {
+    pub(super) fn finish_pass(&mut self, now: SimTime, work: &mut Work, pass: &mut Pass) {
+        let active_blocks = self.pool.active();
+        if self.rules.speculates {
+            self.speculate(work, pass);
+        }
+        let batch = self.decode_batch(work);
         let prefill = work.prefill;
-        let duration = self.clock.prefill(prefill.requests, prefill.isl, prefill.prefix);
-        let (count, total_len) = self.decode_batch(work);
-        pass.ends_at = now + duration + self.decode_time(count, total_len);
+        let span = self
+            .clock
+            .prefill(prefill.lengths.requests, prefill.isl, prefill.prefix);
+        pass.ends_at = now + span + self.decode_time(&batch, active_blocks);
+        pass.forward = Forward {
+            prefill: prefill.lengths,
+            prefill_tokens: prefill.tokens,
+            prefill_kv_tokens: prefill.prefix,
+            decode: batch.without_prompt,
+            queued_prefill: self.queued_prefill,
+            queued_decode: self.queued_decode,
+        };
         self.record_visits();
         match self.detail {
             OutputDetail::EveryToken => self.emit_all(pass),
@@ -22,35 +60,59 @@ impl Vllm {
         }
         pass.outputs.append(&mut self.scratch.rejected);
         self.retire();
+        if self.rules.speculates {
+            self.settle_bursts();
+        }
+        if self.rules.role == WorkerRole::Decode {
+            pass.kv_events.clear();
+        }
         self.scratch.joined.clear();
         self.pass += 1;
         pass.load = super::Engine::load(self);
     }
 
-    pub(super) fn decode_time(&self, count: u32, total_len: u64) -> Duration {
-        self.clock
-            .decode(count, total_len, total_len, self.rules.capacity_tokens)
+    /// Time of the decode step of a pass with `active_blocks` in use before any burst.
+    pub(super) fn decode_time(&self, batch: &DecodeBatch, active_blocks: u32) -> Duration {
+        let capacity = self.rules.capacity_tokens;
+        let DecodeBatch { emitting, later, .. } = batch;
+        match self.rules.semantics {
+            Semantics::V1_6_1 if self.rules.speculates => {
+                self.clock
+                    .decode(emitting.requests, emitting.tokens, emitting.tokens, capacity)
+            }
+            Semantics::V1_6_1 => self.clock.decode(later.requests, later.tokens, later.tokens, capacity),
+            Semantics::V1_4_2 => {
+                let kv_tokens = u64::from(active_blocks) * u64::from(self.rules.block_size);
+                self.clock
+                    .decode(emitting.requests, emitting.tokens, kv_tokens, capacity)
+            }
+        }
     }
 
-    /// Requests that decode in this pass and their total length: all that bring a token, except those whose token comes
-    /// from the prompt tokens computed in this pass.
-    fn decode_batch(&self, work: &Work) -> (u32, u64) {
-        let mut count = self.decoding.count();
-        let mut total = self.decoding.total_len(self.pass);
-        for &at in &self.scratch.joined {
-            let slot = &self.slots[at];
-            if slot.visit.prompt.is_some() || slot.sequence.answer.end().0 == 0 {
-                count -= 1;
-                total -= u64::from(slot.sequence.computed);
-            }
-        }
+    fn decode_batch(&self, work: &Work) -> DecodeBatch {
+        let mut emitting = self.decoding.lengths(self.pass);
         if work.stalled {
             for lane in self.lanes.iter().filter(|lane| lane.first_pass == self.pass + 1) {
-                count -= 1;
-                total -= u64::try_from(lane.offset + self.pass).unwrap_or(0);
+                emitting.remove(u32::try_from(lane.offset + self.pass).unwrap_or(0));
             }
         }
-        (count, total)
+        let joined = || self.scratch.joined.iter().map(|&at| &self.slots[at]);
+        let is_empty = |slot: &&Slot| slot.sequence.answer.end().0 == 0;
+        for slot in joined().filter(is_empty) {
+            emitting.remove(slot.sequence.computed);
+        }
+        let (mut later, mut without_prompt) = (emitting, emitting);
+        for slot in joined().filter(|slot| !is_empty(slot) && slot.visit.prompt.is_some()) {
+            without_prompt.remove(slot.sequence.computed);
+            if slot.sequence.generated == 0 {
+                later.remove(slot.sequence.computed);
+            }
+        }
+        DecodeBatch {
+            emitting,
+            later,
+            without_prompt,
+        }
     }
 
     fn record_visits(&mut self) {
@@ -108,6 +170,10 @@ impl Vllm {
 
     fn emit(&self, lane: &Lane, pass: &mut Pass) {
         let position = u32::try_from(lane.offset + self.pass).unwrap_or(0);
+        if lane.burst > 1 {
+            self.emit_burst(lane, position, pass);
+            return;
+        }
         let token = if let Some(stream) = lane.plain {
             self.generator.token(stream, position)
         } else {

@@ -5,6 +5,8 @@
 
 use crate::types::{FinishReason, RequestId};
 
+use super::super::forward::Lengths;
+
 /// One running request, in admission order.
 #[derive(Debug, Clone)]
 pub(super) struct Lane {
@@ -18,6 +20,8 @@ pub(super) struct Lane {
     pub(super) offset: i64,
     /// First pass that brings a token; [`NOT_DECODING`] before the end of the prefill is scheduled.
     pub(super) first_pass: i64,
+    /// Tokens of this pass; more than one only with speculative decoding.
+    pub(super) burst: u32,
     /// Set in the pass that brings the last token.
     pub(super) finish: Option<FinishReason>,
 }
@@ -43,6 +47,7 @@ impl Lanes {
             plain,
             offset: 0,
             first_pass: NOT_DECODING,
+            burst: 1,
             finish: None,
         });
         ordinal
@@ -75,25 +80,28 @@ impl std::ops::DerefMut for Lanes {
 pub(super) struct Totals {
     count: u32,
     offsets: i64,
+    squares: i128,
 }
 
 impl Totals {
     pub(super) fn add(&mut self, offset: i64) {
         self.count += 1;
         self.offsets += offset;
+        self.squares += i128::from(offset) * i128::from(offset);
     }
 
     pub(super) fn remove(&mut self, offset: i64) {
         self.count -= 1;
         self.offsets -= offset;
+        self.squares -= i128::from(offset) * i128::from(offset);
     }
 
-    pub(super) fn count(&self) -> u32 {
-        self.count
-    }
-
-    /// Sum of the lengths before pass `pass`.
-    pub(super) fn total_len(&self, pass: i64) -> u64 {
-        u64::try_from(self.offsets + i64::from(self.count) * pass).unwrap_or(0)
+    /// Lengths before pass `pass`.
+    pub(super) fn lengths(&self, pass: i64) -> Lengths {
+        let tokens = self.offsets + i64::from(self.count) * pass;
+        let (wide, count) = (i128::from(pass), i128::from(self.count));
+        let squares = self.squares + 2 * wide * i128::from(self.offsets) + count * wide * wide;
+        let (tokens, squares) = (u64::try_from(tokens), u128::try_from(squares));
+        Lengths::new(self.count, tokens.unwrap_or(0), squares.unwrap_or(0))
     }
 }

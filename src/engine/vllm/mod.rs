@@ -10,8 +10,10 @@
 //! | submit, cancel | O(log waiting + running) |
 //! | admission | O(blocks of the prompt), each hashed once in the request's life |
 //!
-//! Sources: vLLM 0.32.0 ([`Fidelity::Real`]), Dynamo 1.6.1 engine core ([`Fidelity::Mocker`]); where they differ the
-//! code asks [`Rules`].
+//! The same scheduler with blocks set aside to a request's longest end is that of TensorRT-LLM.
+//!
+//! Sources: vLLM 0.32.0 (fidelity `real`), Dynamo 1.6.1 engine core (fidelity `mocker`, and TensorRT-LLM); where they
+//! differ the code asks [`Rules`].
 
 mod admit;
 mod emit;
@@ -19,6 +21,7 @@ mod lanes;
 mod preempt;
 mod rules;
 mod schedule;
+mod speculate;
 mod waiting;
 
 use std::sync::Arc;
@@ -30,12 +33,14 @@ use crate::types::{EngineRequest, KvEvent, Load, RequestId, SequenceHash, SimTim
 
 use super::answer::{Answer, Generator};
 use super::calendar::{Calendar, Entry};
-use super::config::{EngineConfig, Fidelity};
+use super::config::{EngineConfig, WorkerRole};
+use super::forward::Lengths;
 use super::kv::pool::{CopyId, EventStyle, KvPool};
 use super::sequence::{Sequence, SequenceHasher};
 use super::slab::Slab;
 use super::timing::{PassClock, PassTiming};
 use super::{Engine, Output, OutputDetail, Pass, Rejected};
+use emit::DecodeBatch;
 use lanes::{Lanes, Totals};
 use rules::Rules;
 use waiting::{Place, Waiting};
@@ -45,6 +50,8 @@ use waiting::{Place, Waiting};
 pub(crate) struct Vllm {
     rules: Rules,
     clock: PassClock,
+    /// Draws of accepted drafts so far.
+    drafts: u64,
     generator: Generator,
     hasher: SequenceHasher,
     pool: KvPool,
@@ -57,9 +64,13 @@ pub(crate) struct Vllm {
     calendar: Calendar,
     /// Over decoding requests.
     decoding: Totals,
+    queued_prefill: Lengths,
+    queued_decode: Lengths,
     /// Number of the next pass, from 1.
     pass: i64,
     preemptions: u64,
+    /// Blocks that running requests may still take of those set aside for them.
+    promised: u32,
     /// Pool version at which the head of the queue did not fit; it is not tried again before that changes.
     blocked_at: Option<u64>,
     detail: OutputDetail,
@@ -75,6 +86,8 @@ struct Slot {
     place: Place,
     phase: Phase,
     admitted_before: bool,
+    /// Blocks set aside for the longest end while running, those in the table included.
+    set_aside: u32,
     setbacks: Setbacks,
     /// Admission number while running.
     ordinal: u64,
@@ -161,7 +174,9 @@ struct Work {
 
 #[derive(Debug, Default, Clone, Copy)]
 struct Prefill {
-    requests: u32,
+    lengths: Lengths,
+    /// Tokens scheduled, recomputed answers included.
+    tokens: u64,
     isl: u64,
     prefix: u64,
 }
@@ -171,12 +186,14 @@ impl Vllm {
     pub(crate) fn new(config: &EngineConfig, timing: Arc<dyn PassTiming>) -> Self {
         let rules = Rules::new(config);
         let generator = Generator::new(config.token_source, config.seed, config.token_ids);
-        let style = match config.fidelity {
-            Fidelity::Real => EventStyle::EachCopy,
-            Fidelity::Mocker => EventStyle::Visibility,
+        let style = if rules.real {
+            EventStyle::EachCopy
+        } else {
+            EventStyle::Visibility
         };
         Self {
             clock: PassClock::new(config, timing),
+            drafts: 0,
             generator,
             hasher: SequenceHasher::new(rules.block_size, generator),
             pool: KvPool::new(rules.usable_blocks, style),
@@ -187,8 +204,11 @@ impl Vllm {
             prefilling: Vec::new(),
             calendar: Calendar::default(),
             decoding: Totals::default(),
+            queued_prefill: Lengths::default(),
+            queued_decode: Lengths::default(),
             pass: 1,
             preemptions: 0,
+            promised: 0,
             blocked_at: None,
             detail: OutputDetail::default(),
             record: None,
@@ -205,10 +225,23 @@ impl Vllm {
             && (self.lanes.len() as u64) < self.rules.budget
     }
 
+    /// Takes a waiting request out of the queue.
+    fn unqueue(&mut self, at: u32) {
+        let slot = &self.slots[at];
+        self.waiting.remove(slot.place);
+        let queued = if slot.admitted_before {
+            &mut self.queued_decode
+        } else {
+            &mut self.queued_prefill
+        };
+        queued.remove(slot.sequence.len());
+    }
+
     /// Takes a running request off the list; its settled length is then `len`.
     fn leave(&mut self, index: usize) -> u32 {
         let lane = self.lanes.remove(index);
         let slot = &mut self.slots[lane.sequence];
+        self.promised -= std::mem::take(&mut slot.set_aside).saturating_sub(slot.sequence.table.len());
         match slot.phase {
             Phase::Decoding => {
                 let len = lane.offset + self.pass.max(lane.first_pass);
@@ -228,14 +261,16 @@ impl Engine for Vllm {
             return Err(Rejected::Duplicate(request.id));
         }
         self.rules.accepts(&request)?;
-        let answer = Answer::new(&request, self.generator, self.rules.max_len);
+        let answer = Answer::new(&request, self.generator, self.rules.max_len, self.rules.most_tokens());
         let seed = salted_seed(&request.salt);
         let sequence = Sequence::new(request.id, request.prompt, answer, request.priority, now, seed);
+        self.queued_prefill.add(sequence.prompt_len());
         let head = self.waiting.head();
         let at = self.slots.insert(Slot {
             place: Place::default(),
             phase: Phase::Waiting,
             admitted_before: false,
+            set_aside: 0,
             setbacks: Setbacks::default(),
             ordinal: 0,
             due: 0,
@@ -254,7 +289,7 @@ impl Engine for Vllm {
         let Some(at) = self.ids.remove(&id) else { return false };
         let slot = &self.slots[at];
         if slot.phase == Phase::Waiting {
-            self.waiting.remove(slot.place);
+            self.unqueue(at);
         } else if let Some(index) = self.lanes.find(slot.ordinal) {
             self.leave(index);
         }
@@ -282,7 +317,7 @@ impl Engine for Vllm {
         if idle {
             return false;
         }
-        self.finish_pass(now, &work, pass);
+        self.finish_pass(now, &mut work, pass);
         true
     }
 
@@ -297,7 +332,8 @@ impl Engine for Vllm {
         if !quiet {
             return None;
         }
-        let ends_at = now + self.decode_time(self.decoding.count(), self.decoding.total_len(self.pass));
+        let lengths = self.decoding.lengths(self.pass);
+        let ends_at = now + self.decode_time(&DecodeBatch::all(lengths), self.pool.active());
         self.pass += 1;
         Some(ends_at)
     }
@@ -315,11 +351,18 @@ impl Engine for Vllm {
     }
 
     fn cached_blocks(&self) -> Vec<(Option<SequenceHash>, StoredBlock)> {
-        self.pool.cached_blocks()
+        match self.rules.role {
+            WorkerRole::Aggregated | WorkerRole::Prefill => self.pool.cached_blocks(),
+            WorkerRole::Decode => Vec::new(),
+        }
     }
 
     fn clear_cache(&mut self) -> Vec<KvEvent> {
-        self.pool.clear()
+        let events = self.pool.clear();
+        match self.rules.role {
+            WorkerRole::Aggregated | WorkerRole::Prefill => events,
+            WorkerRole::Decode => Vec::new(),
+        }
     }
 
     fn set_output_detail(&mut self, detail: OutputDetail) {

@@ -46,7 +46,8 @@ impl Vllm {
             work.visited_tokens -= i64::from(visit.tokens);
             work.visited_lanes -= 1;
             if let Some((isl, prefix)) = visit.prompt {
-                work.prefill.requests -= 1;
+                work.prefill.lengths.remove(slot.sequence.prompt_len());
+                work.prefill.tokens -= u64::from(visit.tokens);
                 work.prefill.isl -= u64::from(isl);
                 work.prefill.prefix -= u64::from(prefix);
             }
@@ -55,6 +56,7 @@ impl Vllm {
         slot.visit = Visit::default();
         self.scratch.joined.retain(|&other| other != at);
         self.scratch.finishing.retain(|&other| other != at);
+        self.queued_decode.add(slot.sequence.len());
         slot.place = self.waiting.push_again(at, slot.place);
         self.blocked_at = None;
         self.preemptions += 1;

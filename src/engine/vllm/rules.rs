@@ -3,13 +3,16 @@
 use crate::types::EngineRequest;
 
 use super::super::Rejected;
-use super::super::config::{EngineConfig, Fidelity, PreemptionMode};
+use super::super::config::{CapacityPolicy, EngineConfig, EngineKind, Fidelity, PreemptionMode, Semantics, WorkerRole};
 
 /// What decides between the variants of the scheduler.
 #[allow(clippy::struct_excessive_bools)]
 #[derive(Debug, Clone)]
 pub(super) struct Rules {
-    pub(super) fidelity: Fidelity,
+    /// Decisions of vLLM itself rather than of the reference emulator.
+    pub(super) real: bool,
+    pub(super) semantics: Semantics,
+    pub(super) role: WorkerRole,
     pub(super) block_size: u32,
     /// vLLM keeps one block of its pool as the null block.
     pub(super) usable_blocks: u32,
@@ -24,6 +27,15 @@ pub(super) struct Rules {
     pub(super) chunked_prefill: bool,
     pub(super) victim: Victim,
     pub(super) by_priority: bool,
+    /// An admitted request has blocks for its longest end set aside and never gives way.
+    pub(super) to_completion: bool,
+    /// Even a prompt that is cached as a whole leaves its last token to compute.
+    pub(super) keeps_last_token: bool,
+    /// Each pass drafts tokens and keeps some.
+    pub(super) speculates: bool,
+    /// Chances of the drafts, one per drafted token.
+    pub(super) accept_rates: Vec<f64>,
+    pub(super) draft_seed: u64,
     /// Blocks that an admission leaves free while something runs.
     pub(super) watermark_blocks: u32,
     /// A waiting request is admitted only if all its known tokens fit.
@@ -42,13 +54,25 @@ pub(super) enum Victim {
     LeastUrgent,
 }
 
+/// Chances cut or padded to the number of drafts.
+fn accept_rates(config: &EngineConfig) -> Vec<f64> {
+    let Some(speculation) = &config.speculation else {
+        return Vec::new();
+    };
+    let rates = speculation.accept_rates.iter().copied().chain(std::iter::repeat(0.0));
+    rates.take(speculation.nextn as usize).collect()
+}
+
 impl Rules {
     pub(super) fn new(config: &EngineConfig) -> Self {
-        let real = config.fidelity == Fidelity::Real;
+        let vllm = config.kind == EngineKind::Vllm;
+        let real = vllm && config.fidelity == Fidelity::Real;
+        let to_completion = !vllm && config.capacity_policy == CapacityPolicy::GuaranteedNoEvict;
         let usable_blocks = config.num_gpu_blocks - u32::from(real);
         let by_priority = real && config.priority_scheduling;
         let budget = config.max_num_batched_tokens.map_or(u64::from(u32::MAX), u64::from);
-        let held = u64::from(usable_blocks) * u64::from(config.block_size) + 1;
+        // The last token needs no block of its own, except where the longest end is set aside.
+        let held = u64::from(usable_blocks) * u64::from(config.block_size) + u64::from(!to_completion);
         let max_len = config.max_model_len.map_or(u64::from(u32::MAX), u64::from).min(held);
         let max_len = if real && !config.enable_chunked_prefill {
             max_len.min(budget + 1)
@@ -58,7 +82,9 @@ impl Rules {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let watermark_blocks = (config.watermark * f64::from(config.num_gpu_blocks)) as u32;
         Self {
-            fidelity: config.fidelity,
+            real,
+            semantics: config.semantics,
+            role: config.role,
             block_size: config.block_size,
             usable_blocks,
             capacity_tokens: u64::from(config.num_gpu_blocks) * u64::from(config.block_size),
@@ -73,6 +99,11 @@ impl Rules {
                 PreemptionMode::Fifo => Victim::Oldest,
             },
             by_priority,
+            to_completion,
+            speculates: config.speculation.is_some() && config.role != WorkerRole::Prefill,
+            accept_rates: accept_rates(config),
+            draft_seed: config.speculation.as_ref().map_or(0, |speculation| speculation.seed),
+            keeps_last_token: vllm,
             watermark_blocks: if real { watermark_blocks } else { 0 },
             reserve_full_isl: !real || config.reserve_full_isl,
             long_prefill_tokens: if real { config.long_prefill_token_threshold } else { 0 },
@@ -80,8 +111,12 @@ impl Rules {
         }
     }
 
-    pub(super) fn is_real(&self) -> bool {
-        self.fidelity == Fidelity::Real
+    /// Tokens that one request may generate at most on this worker.
+    pub(super) fn most_tokens(&self) -> u32 {
+        match self.role {
+            WorkerRole::Prefill => 1,
+            WorkerRole::Aggregated | WorkerRole::Decode => u32::MAX,
+        }
     }
 
     /// Blocks for `tokens` tokens.
@@ -101,11 +136,7 @@ impl Rules {
                 budget: u32::try_from(self.budget).unwrap_or(u32::MAX),
             });
         }
-        if self.is_real() {
-            self.fits(prompt_tokens)
-        } else {
-            Ok(())
-        }
+        if self.real { self.fits(prompt_tokens) } else { Ok(()) }
     }
 
     /// Whether a prompt can be held at all.
@@ -118,7 +149,7 @@ impl Rules {
                 max_model_len,
             });
         }
-        let needed_blocks = self.blocks(prompt_tokens);
+        let needed_blocks = self.blocks(prompt_tokens.saturating_add(u32::from(self.to_completion)));
         if needed_blocks > self.usable_blocks {
             return Err(Rejected::PoolTooSmall {
                 needed_blocks,

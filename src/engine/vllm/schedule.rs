@@ -7,6 +7,7 @@ use crate::types::{FinishReason, KvEvent};
 
 use super::super::Pass;
 use super::super::calendar::Entry;
+use super::super::config::WorkerRole;
 use super::lanes::Lane;
 use super::rules::Victim;
 use super::{Phase, Visit, Vllm, Work, is_due};
@@ -45,7 +46,7 @@ impl Vllm {
                 self.stall_from(behind, work);
                 return;
             }
-            if self.rules.victim == Victim::Oldest && !self.rules.is_real() {
+            if self.rules.victim == Victim::Oldest && !self.rules.real {
                 self.pass_over(behind, passed_over, work);
             }
         }
@@ -126,7 +127,9 @@ impl Vllm {
     }
 
     pub(super) fn take_blocks(&mut self, at: u32, blocks: u32, pass: &mut Pass) {
-        let table = &mut self.slots[at].sequence.table;
+        let slot = &mut self.slots[at];
+        self.promised -= blocks.min(slot.set_aside.saturating_sub(slot.sequence.table.len()));
+        let table = &mut slot.sequence.table;
         self.pool.take(table, blocks, &mut pass.kv_events);
     }
 
@@ -135,7 +138,7 @@ impl Vllm {
         let slot = &mut self.slots[at];
         slot.sequence.computed = end;
         let prompt_len = slot.sequence.prompt_len();
-        let prompt = (from < prompt_len).then(|| (end.min(prompt_len), from));
+        let prompt = (from < prompt_len && self.rules.role != WorkerRole::Decode).then(|| (end.min(prompt_len), from));
         slot.visit = Visit {
             pass: self.pass,
             tokens: end - from,
@@ -144,7 +147,8 @@ impl Vllm {
         work.visited_tokens += i64::from(end - from);
         work.visited_lanes += 1;
         if let Some((isl, prefix)) = prompt {
-            work.prefill.requests += 1;
+            work.prefill.lengths.add(prompt_len);
+            work.prefill.tokens += u64::from(end - from);
             work.prefill.isl += u64::from(isl);
             work.prefill.prefix += u64::from(prefix);
         }
@@ -152,7 +156,7 @@ impl Vllm {
     }
 
     /// Makes the first `full` blocks of a request visible, with one event per newly visible run.
-    fn publish(&mut self, at: u32, full: u32, pass: &mut Pass) {
+    pub(super) fn publish(&mut self, at: u32, full: u32, pass: &mut Pass) {
         if !self.rules.prefix_caching {
             return;
         }
@@ -193,6 +197,16 @@ impl Vllm {
     /// Finds out what comes next for a request that brings its next token in this pass.
     fn plan(&mut self, at: u32, index: usize, len: u32) {
         let slot = &mut self.slots[at];
+        if self.rules.speculates {
+            // How many tokens come is drawn at the end of the pass.
+            slot.due = self.pass + 1;
+            self.calendar.push(Entry {
+                pass: slot.due,
+                ordinal: slot.ordinal,
+                sequence: at,
+            });
+            return;
+        }
         let boundary = next_boundary(len, self.rules.block_size, self.rules.prefix_caching);
         let token = len - slot.sequence.prompt_len();
         slot.sequence

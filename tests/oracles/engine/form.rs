@@ -1,0 +1,132 @@
+//! Form of the recordings.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Case {
+    #[serde(default)]
+    pub(crate) engine_args: Option<Value>,
+    #[serde(default)]
+    pub(crate) trace_block_size: u32,
+    #[serde(default)]
+    pub(crate) trace: Vec<Row>,
+    pub(crate) expected: Expected,
+}
+
+/// One request of the trace.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Row {
+    pub(crate) session_id: String,
+    pub(crate) timestamp: f64,
+    pub(crate) input_length: usize,
+    pub(crate) output_length: u32,
+    pub(crate) hash_ids: Vec<u32>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Expected {
+    pub(crate) engine_core_1_6_1: Option<Core>,
+    pub(crate) dynamo_1_4_2: Option<Replay>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Core {
+    #[serde(default)]
+    pub(crate) engine_config: Option<Value>,
+    #[serde(default)]
+    pub(crate) dp_size: usize,
+    #[serde(default)]
+    pub(crate) steps: Vec<Step>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Step {
+    pub(crate) start_ms: f64,
+    pub(crate) end_ms: f64,
+    pub(crate) start: Vec<Start>,
+    pub(crate) end: Vec<End>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Start {
+    pub(crate) rank: usize,
+    pub(crate) rank_end_ms: f64,
+    pub(crate) admitted: Vec<(String, u32)>,
+    pub(crate) preempted: Vec<String>,
+    pub(crate) kv_at_start: Vec<Value>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct End {
+    pub(crate) rank: usize,
+    pub(crate) tokens: Vec<Token>,
+    pub(crate) kv: Vec<Event>,
+    pub(crate) metrics: Metrics,
+    pub(crate) fpm: Fpm,
+}
+
+/// Request, token, what it means (`more`, `done`, `rejected`), reused tokens with the first one.
+#[derive(Debug, PartialEq, Deserialize)]
+pub(crate) struct Token(
+    pub(crate) String,
+    pub(crate) Option<u32>,
+    pub(crate) String,
+    pub(crate) Option<u32>,
+);
+
+#[derive(Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Event {
+    pub(crate) id: u64,
+    pub(crate) rank: usize,
+    #[serde(default)]
+    pub(crate) parent: Option<String>,
+    #[serde(default)]
+    pub(crate) stored: Option<Vec<(String, String)>>,
+    #[serde(default)]
+    pub(crate) removed: Option<Vec<String>>,
+}
+
+#[derive(Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Metrics {
+    pub(crate) active_blocks: u32,
+    pub(crate) inactive_blocks: u32,
+    pub(crate) preemptions: u64,
+    pub(crate) running: u32,
+    pub(crate) total_blocks: u32,
+    pub(crate) waiting: u32,
+}
+
+#[derive(Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Fpm {
+    pub(crate) duration_ms: f64,
+    pub(crate) num_prefill: u32,
+    pub(crate) prefill_tokens: u64,
+    pub(crate) prefill_kv: u64,
+    pub(crate) num_decode: u32,
+    pub(crate) decode_kv: u64,
+    pub(crate) queued_prefill: u32,
+    pub(crate) queued_decode: u32,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Replay {
+    pub(crate) requests: Vec<Outcome>,
+}
+
+/// What became of one request.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Outcome {
+    pub(crate) first_admit_ms: Option<f64>,
+    pub(crate) first_token_ms: Option<f64>,
+    pub(crate) last_token_ms: Option<f64>,
+    pub(crate) output_length: u32,
+    #[serde(default)]
+    pub(crate) reused_input_tokens: u32,
+    pub(crate) terminal_status: String,
+}

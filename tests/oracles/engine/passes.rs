@@ -1,0 +1,187 @@
+//! Comparison with the engine core, pass by pass.
+
+use std::collections::BTreeMap;
+
+use ghostfleet::engine::args::EngineArgs;
+use ghostfleet::engine::{EngineKind, Output, Pass};
+use ghostfleet::types::{KvEvent, RequestId, SimTime};
+use serde_json::json;
+
+use super::drive::{name, run};
+use super::form::{Case, Core, Event, Fpm, Metrics, Step, Token};
+
+/// Times are compared with this tolerance, ms.
+pub(crate) const TOLERANCE_MS: f64 = 2e-6;
+
+pub(crate) fn check(case_name: &str, case: &Case, expected: &Core) {
+    let Some(config) = &expected.engine_config else { return };
+    let document = json!({ "engine": config, "dp_size": expected.dp_size });
+    let args = EngineArgs::parse_nested(&document.to_string()).unwrap();
+    if args.engine.kind == EngineKind::Sglang {
+        return;
+    }
+    // The peer takes a speed-up of 0 as 1, ours as no delay at all.
+    let no_delay = args.engine.speedup_ratio == 0.0;
+    let ran = run(case, &args);
+    assert_eq!(ran.len(), expected.steps.len(), "{case_name}: number of passes");
+    let mut watch = Watch::new(case, expected.dp_size, args.engine.kind != EngineKind::Sglang);
+    for (number, (ran, step)) in ran.iter().zip(&expected.steps).enumerate() {
+        let place = format!("{case_name}, pass {number}");
+        if no_delay {
+            assert_eq!(ran.starts_at, ran.pass.ends_at, "{place}: no modelled delay");
+        } else {
+            assert_time(&place, "start", ran.starts_at, step.start_ms);
+            assert_time(&place, "end", ran.pass.ends_at, step.end_ms);
+        }
+        for (rank, pass) in ran.pass.ranks.iter().enumerate() {
+            watch.check(&place, rank, pass, step);
+        }
+        for start in step.start.iter().filter(|_| !no_delay) {
+            assert_time(
+                &place,
+                "rank end",
+                ran.pass.ranks[start.rank].ends_at,
+                start.rank_end_ms,
+            );
+        }
+        let duration = (ran.pass.ends_at.since(ran.starts_at)).as_secs_f64() * 1e3;
+        for end in step.end.iter().filter(|_| !no_delay) {
+            assert!(
+                (duration - end.fpm.duration_ms).abs() < TOLERANCE_MS,
+                "{place}: duration {duration}"
+            );
+        }
+    }
+}
+
+fn assert_time(place: &str, what: &str, ours: SimTime, expected_ms: f64) {
+    let off = (ours.as_ms() - expected_ms).abs();
+    assert!(
+        off < TOLERANCE_MS,
+        "{place}: {what} {} instead of {expected_ms}",
+        ours.as_ms()
+    );
+}
+
+/// State of the comparison that runs through all passes.
+struct Watch<'a> {
+    case: &'a Case,
+    event_ids: Vec<u64>,
+    /// Reused tokens of the first admission until the first token shows them.
+    reused: BTreeMap<RequestId, u32>,
+    /// SGLang's outputs do not say how much was reused.
+    shows_reuse: bool,
+}
+
+impl<'a> Watch<'a> {
+    fn new(case: &'a Case, ranks: usize, shows_reuse: bool) -> Self {
+        Self {
+            case,
+            event_ids: vec![0; ranks],
+            reused: BTreeMap::new(),
+            shows_reuse,
+        }
+    }
+
+    fn check(&mut self, place: &str, rank: usize, pass: &Pass, step: &Step) {
+        let admitted: Vec<_> = pass
+            .admissions
+            .iter()
+            .map(|one| (name(self.case, one.id), one.cached_tokens))
+            .collect();
+        let preempted: Vec<_> = pass.preempted.iter().map(|&id| name(self.case, id)).collect();
+        let start = step.start.iter().find(|start| start.rank == rank);
+        assert_eq!(
+            admitted,
+            start.map_or(&[][..], |start| &start.admitted),
+            "{place}: admissions"
+        );
+        assert_eq!(
+            preempted,
+            start.map_or(&[][..], |start| &start.preempted),
+            "{place}: preemptions"
+        );
+        assert!(start.is_none_or(|start| start.kv_at_start.is_empty()));
+        let shown = pass
+            .admissions
+            .iter()
+            .filter(|admission| self.shows_reuse && !admission.again);
+        for admission in shown {
+            self.reused.insert(admission.id, admission.cached_tokens);
+        }
+        let end = step.end.iter().find(|end| end.rank == rank).unwrap();
+        let tokens: Vec<_> = pass.outputs.iter().map(|output| self.token(output)).collect();
+        assert_eq!(tokens, end.tokens, "{place}: tokens");
+        let events: Vec<_> = pass.kv_events.iter().map(|event| self.event(rank, event)).collect();
+        assert_eq!(events, end.kv, "{place}: KV events");
+        assert_eq!(metrics(pass), end.metrics, "{place}: metrics");
+        assert_eq!(fpm(pass, end.fpm.duration_ms), end.fpm, "{place}: forward-pass metrics");
+    }
+
+    fn token(&mut self, output: &Output) -> Token {
+        match output {
+            Output::Token { id, token, finish } => {
+                let kind = if finish.is_some() { "done" } else { "more" };
+                Token(name(self.case, *id), Some(*token), kind.into(), self.reused.remove(id))
+            }
+            Output::Empty { id, .. } => Token(name(self.case, *id), None, "done".into(), self.reused.remove(id)),
+            Output::Rejected { id, .. } => Token(name(self.case, *id), None, "rejected".into(), None),
+        }
+    }
+
+    fn event(&mut self, rank: usize, event: &KvEvent) -> Event {
+        let id = self.event_ids[rank];
+        self.event_ids[rank] += 1;
+        let (parent, stored, removed) = match event {
+            KvEvent::Stored { parent, blocks } => {
+                let pair = |block: &ghostfleet::types::StoredBlock| {
+                    (block.block_hash.0.to_string(), block.tokens_hash.0.to_string())
+                };
+                (
+                    parent.map(|hash| hash.0.to_string()),
+                    Some(blocks.iter().map(pair).collect()),
+                    None,
+                )
+            }
+            KvEvent::Removed { block_hashes } => (
+                None,
+                None,
+                Some(block_hashes.iter().map(|hash| hash.0.to_string()).collect()),
+            ),
+            KvEvent::Cleared => panic!("nothing clears the cache"),
+        };
+        Event {
+            id,
+            rank,
+            parent,
+            stored,
+            removed,
+        }
+    }
+}
+
+fn metrics(pass: &Pass) -> Metrics {
+    Metrics {
+        active_blocks: pass.load.active_blocks,
+        inactive_blocks: pass.load.inactive_blocks,
+        preemptions: pass.load.preemptions,
+        running: pass.load.running,
+        total_blocks: pass.load.total_blocks,
+        waiting: pass.load.waiting,
+    }
+}
+
+/// The group's duration is compared on its own.
+fn fpm(pass: &Pass, duration_ms: f64) -> Fpm {
+    let forward = &pass.forward;
+    Fpm {
+        duration_ms,
+        num_prefill: forward.prefill.requests,
+        prefill_tokens: forward.prefill_tokens,
+        prefill_kv: forward.prefill_kv_tokens,
+        num_decode: forward.decode.requests,
+        decode_kv: forward.decode.tokens,
+        queued_prefill: forward.queued_prefill.requests,
+        queued_decode: forward.queued_decode.requests,
+    }
+}
