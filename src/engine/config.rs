@@ -19,7 +19,7 @@ pub enum EngineKind {
 
 impl EngineKind {
     /// Every kind, for tests that run over all engines.
-    pub const ALL: [Self; 2] = [Self::Vllm, Self::Trtllm];
+    pub const ALL: [Self; 3] = [Self::Vllm, Self::Sglang, Self::Trtllm];
 
     /// Tokens per block unless configured.
     pub fn default_block_size(self) -> u32 {
@@ -425,9 +425,6 @@ pub enum ConfigError {
         /// Page size, tokens.
         page: u32,
     },
-    /// A scheduler that this build does not have.
-    #[error("engine kind {0:?} is not available; use vllm or trtllm")]
-    Unavailable(EngineKind),
     /// Nothing to draw from.
     #[error("token_ids {0}..{1} is empty; the end must be above the start")]
     NoTokenIds(u32, u32),

@@ -48,7 +48,7 @@ pub fn build_with(config: &EngineConfig, timing: Arc<dyn PassTiming>) -> Result<
     config.validate()?;
     match config.kind {
         EngineKind::Vllm | EngineKind::Trtllm => Ok(Box::new(vllm::Vllm::new(config, timing))),
-        EngineKind::Sglang => Err(ConfigError::Unavailable(config.kind)),
+        EngineKind::Sglang => Ok(Box::new(sglang::Sglang::new(config, timing))),
     }
 }
 
@@ -211,6 +211,17 @@ pub enum Rejected {
         prompt_tokens: u32,
         /// Token budget of a pass.
         budget: u32,
+    },
+    /// The request outgrew what the pool can give to one request.
+    #[error(
+        "request of {tokens} tokens cannot go on in a KV pool of {pool_tokens} tokens; \
+         shorten it or raise --num-gpu-blocks-override"
+    )]
+    OutOfMemory {
+        /// Prompt and answer so far.
+        tokens: u32,
+        /// Tokens that the pool holds.
+        pool_tokens: u64,
     },
     /// No tokens at all.
     #[error("prompt is empty; send at least one token")]

@@ -50,6 +50,16 @@ impl Sequence {
         u32::try_from(self.prompt.len()).unwrap_or(u32::MAX)
     }
 
+    /// The first `count` blocks, which have been hashed.
+    pub(crate) fn hashed(&self, count: u32) -> &[StoredBlock] {
+        &self.hashes[..count as usize]
+    }
+
+    /// Seed of its block hashes: equal tokens of other salts are other tokens.
+    pub(crate) fn hash_seed(&self) -> u64 {
+        self.hash_seed
+    }
+
     /// Prompt and settled answer.
     pub(crate) fn len(&self) -> u32 {
         self.prompt_len() + self.generated

@@ -8,8 +8,8 @@ mod load;
 use std::collections::BTreeMap;
 
 use ghostfleet::engine::{
-    CapacityPolicy, Engine, EngineConfig, EngineKind, Fidelity, Output, OutputDetail, Pass, PreemptionMode, Semantics,
-    Speculation, build,
+    CapacityPolicy, Engine, EngineConfig, EngineKind, Fidelity, Output, OutputDetail, Pass, PreemptionMode,
+    RadixEviction, Rejected, Semantics, SglangConfig, SglangPolicy, Speculation, build,
 };
 use ghostfleet::types::{RequestId, SimTime};
 use index::Index;
@@ -116,7 +116,7 @@ impl Driver {
             .iter()
             .map(|&(_, tokens)| u64::from(tokens))
             .sum();
-        assert!(scheduled <= self.config.max_num_batched_tokens.map_or(u64::MAX, u64::from));
+        assert!(scheduled <= self.most_scheduled());
         for admission in &pass.admissions {
             let progress = self
                 .active
@@ -131,6 +131,18 @@ impl Driver {
         assert_eq!(pass.load, self.engine.load());
         self.passes.push(pass);
         true
+    }
+
+    /// Tokens that a pass may compute at most.
+    fn most_scheduled(&self) -> u64 {
+        match self.config.kind {
+            EngineKind::Vllm | EngineKind::Trtllm => self.config.max_num_batched_tokens.map_or(u64::MAX, u64::from),
+            EngineKind::Sglang => {
+                let chunk = self.config.sglang.chunked_prefill_size;
+                let chunk = chunk.filter(|_| self.config.enable_chunked_prefill);
+                chunk.map_or(u64::MAX, |chunk| u64::from(chunk).max(self.active.len() as u64))
+            }
+        }
     }
 
     fn take(&mut self, output: &Output) {
@@ -151,9 +163,9 @@ impl Driver {
                 let progress = self.active.remove(&id).expect("ends once");
                 assert_eq!(progress.got, 0);
             }
-            Output::Rejected { id, .. } => {
+            Output::Rejected { id, ref reason } => {
                 let progress = self.active.remove(&id).expect("ends once");
-                assert!(!progress.admitted);
+                assert!(!progress.admitted || matches!(reason, Rejected::OutOfMemory { .. }));
             }
         }
     }
@@ -175,7 +187,13 @@ impl Driver {
 
     fn assert_empty(&self) {
         let load = self.engine.load();
-        assert_eq!((load.running, load.waiting, load.active_blocks), (0, 0, 0));
+        // The emulated SGLang does not tell cached blocks from those in use.
+        let cached = if (self.config.kind, self.config.fidelity) == (EngineKind::Sglang, Fidelity::Mocker) {
+            u32::try_from(self.engine.cached_blocks().len()).unwrap()
+        } else {
+            0
+        };
+        assert_eq!((load.running, load.waiting, load.active_blocks), (0, 0, cached));
     }
 }
 
@@ -187,6 +205,33 @@ fn engines() -> impl Strategy<Value = (EngineKind, Fidelity)> {
 prop_compose! {
     fn speculations()(nextn in 1_u32..6, accept_rates in prop::collection::vec(0.0..1.0, 0..6), seed in any::<u64>()) -> Speculation {
         Speculation { nextn, accept_rates, seed }
+    }
+}
+
+prop_compose! {
+    fn sglang_configs()(
+        schedule_policy in prop::sample::select(vec![
+            SglangPolicy::Fcfs, SglangPolicy::Lpm, SglangPolicy::DfsWeight, SglangPolicy::Lof, SglangPolicy::Random,
+        ]),
+        max_prefill_tokens in prop::sample::select(vec![16_u32, 64, 16_384]),
+        chunked_prefill_size in prop::option::of(prop::sample::select(vec![16_u32, 32, 64])),
+        clip_max_new_tokens in prop::sample::select(vec![4_u32, 4096]),
+        schedule_conservativeness in prop::sample::select(vec![0.0, 0.1, 1.0]),
+        radix_eviction_policy in prop::sample::select(vec![
+            RadixEviction::Lru, RadixEviction::Mru, RadixEviction::Lfu, RadixEviction::Slru, RadixEviction::Fifo,
+            RadixEviction::Filo, RadixEviction::Priority,
+        ]),
+        prefill_decode_interval in prop::sample::select(vec![0_u32, 0, 3]),
+    ) -> SglangConfig {
+        SglangConfig {
+            schedule_policy,
+            max_prefill_tokens,
+            chunked_prefill_size,
+            clip_max_new_tokens,
+            schedule_conservativeness,
+            radix_eviction_policy,
+            prefill_decode_interval,
+        }
     }
 }
 
@@ -205,6 +250,7 @@ prop_compose! {
         watermark in prop::sample::select(vec![0.0, 0.1]),
         reserve_full_isl in any::<bool>(),
         long_prefill_token_threshold in prop::sample::select(vec![0_u32, 5]),
+        sglang in sglang_configs(),
         speculation in prop::option::weighted(0.2, speculations()),
         old in prop::bool::weighted(0.2),
         max_utilization in any::<bool>(),
@@ -225,6 +271,7 @@ prop_compose! {
             watermark,
             reserve_full_isl,
             long_prefill_token_threshold,
+            sglang,
             speculation,
             semantics: if old { Semantics::V1_4_2 } else { Semantics::V1_6_1 },
             capacity_policy: if max_utilization { CapacityPolicy::MaxUtilization } else { CapacityPolicy::GuaranteedNoEvict },

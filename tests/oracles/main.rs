@@ -5,6 +5,7 @@
 
 mod cases;
 mod engine;
+mod sglang_admission;
 mod sglang_keys;
 mod sglang_radix;
 mod vllm_scheduler;

@@ -53,14 +53,7 @@ impl Names {
 #[derive(Debug, Clone, Deserialize, PartialEq)]
 #[serde(untagged)]
 pub(crate) enum Event {
-    Stored {
-        stored: Vec<usize>,
-        parent: Option<usize>,
-    },
-    Removed {
-        removed: Vec<usize>,
-    },
-    Cleared {
-        cleared: bool,
-    },
+    Stored { stored: Vec<usize>, parent: Option<usize> },
+    Removed { removed: Vec<usize> },
+    Cleared { cleared: bool },
 }

@@ -55,8 +55,7 @@ impl RadixCache {
         let inserted = self.tree.insert(key, how);
         let (present, missing) = key.split_at(inserted.pages as usize);
         if !missing.is_empty() {
-            self.log
-                .inserted(present.last().map(|page| page.block_hash), missing);
+            self.log.inserted(present.last().map(|page| page.block_hash), missing);
         }
         inserted
     }

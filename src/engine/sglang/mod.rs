@@ -1,6 +1,455 @@
-//! SGLang.
+//! SGLang: a pass either computes prompts or gives everybody who runs one token.
+//!
+//! Waiting requests are admitted while a budget lasts that sets part of the answers still to come aside; prompts share a
+//! radix cache. When decoding finds no page, unused cache is evicted, then the request with the fewest tokens goes back
+//! to the queue, and admission becomes more careful.
+//!
+//! | Operation | Cost |
+//! |---|---|
+//! | quiet pass (decode; nobody ends, nothing is tried for admission) | O(1), plus one draw per token where tokens are handed out |
+//! | other decode pass | O(log running) per request that ends or, as the emulator, fills a page |
+//! | attempt to admit | O(running + waiting · cache path) for `lpm` and `dfs-weight`, O(running) plus one path per candidate else |
+//! | prefill | O(cache path), plus one hash per page in the request's life |
+//! | retraction | O(running · log running) |
+//! | submit; cancel | O(1); O(waiting) or O(running) |
+//!
+//! Real SGLang tries again only when something left, the emulator with every pass while requests wait, which therefore
+//! are not quiet.
+//!
+//! Sources: SGLang 0.5.23 (`Fidelity::Real`: without overlap scheduling, mixed chunks and hierarchical cache), Dynamo
+//! 1.6.1 engine core (`Fidelity::Mocker`). They are one scheduler here: where they differ the code asks [`Rules`].
+
+mod admit;
+mod budget;
 mod cache;
+mod decode;
 mod events;
+mod order;
+mod prefill;
+mod ratio;
+mod report;
+mod rules;
+mod running;
 mod tree;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+use crate::block_hash::salted_seed;
+use crate::types::{EngineRequest, KvEvent, Load, RequestId, SequenceHash, SimTime, StoredBlock};
+
+use super::answer::{Answer, Generator};
+use super::calendar::Entry;
+use super::config::{ConfigError, EngineConfig};
+use super::sequence::{Sequence, SequenceHasher};
+use super::slab::Slab;
+use super::timing::{self, PassClock, PassTiming};
+use super::{Engine, Output, OutputDetail, Pass, Rejected};
+use ratio::NewTokenRatio;
+use rules::Rules;
+use running::Running;
+
 pub use cache::RadixCache;
+pub use decode::retraction_order;
+pub use ratio::retraction_ratio;
+pub use report::{Admitted, Attempt, Candidate, Remaining, State, Verdict};
 pub use tree::{Insert, Match, NodeId};
+
+/// One rank's scheduler.
+#[derive(Debug)]
+pub struct Sglang {
+    rules: Rules,
+    clock: PassClock,
+    generator: Generator,
+    hasher: SequenceHasher,
+    seed: u64,
+    cache: RadixCache,
+    /// Pages that neither the cache nor a request has.
+    free_pages: u32,
+    slots: Slab<Slot>,
+    ids: HashMap<RequestId, u32, FxBuildHasher>,
+    waiting: VecDeque<u32>,
+    running: Running,
+    /// SGLang keeps the one request whose prompt is computed in part beside the queue.
+    chunked: Option<u32>,
+    /// Admission makes no sense until something leaves.
+    full: bool,
+    ratio: NewTokenRatio,
+    /// Attempts to admit since the start.
+    attempts: u64,
+    /// Decode passes until the next attempt.
+    prefill_rests: u32,
+    preemptions: u64,
+    detail: OutputDetail,
+    /// Tokens scheduled per request in the last pass, when asked for.
+    record: Option<Vec<(RequestId, u32)>>,
+    attempt: Option<Attempt>,
+    // Buffers that live from pass to pass.
+    batch: Vec<Part>,
+    due: Vec<(u64, u32)>,
+    rejected: Vec<Output>,
+}
+
+/// A request and what the scheduler knows about it.
+#[derive(Debug)]
+struct Slot {
+    /// `computed` counts the tokens that have a place in the pool.
+    sequence: Sequence,
+    /// Most tokens that it may generate; it may stop earlier.
+    max_new: u32,
+    ignore_eos: bool,
+    phase: Phase,
+    admitted_before: bool,
+    /// Why it will be refused when its turn comes.
+    refused: Option<Rejected>,
+    /// Number in the running batch.
+    ordinal: u64,
+    /// Step of the valid calendar entry while decoding.
+    due: i64,
+    /// End of its pages in the cache, which it locks.
+    node: NodeId,
+    /// Pages up to there.
+    cached: u32,
+    /// Pages that it has inserted before.
+    counted: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Waiting,
+    /// Beside the queue with a prompt computed in part.
+    Chunked,
+    /// In the batch of this pass.
+    Prefilling,
+    Decoding,
+}
+
+/// The part of a prompt that a pass computes.
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    at: u32,
+    /// Tokens before it.
+    start: u32,
+    take: u32,
+    /// It ends the prompt.
+    whole: bool,
+}
+
+impl Sglang {
+    /// An engine with the timing model that `config` names.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the value that no engine can work with.
+    pub fn from_config(config: &EngineConfig) -> Result<Self, ConfigError> {
+        config.validate()?;
+        Ok(Self::new(config, timing::build(&config.timing)))
+    }
+
+    /// `config` is valid; `timing` is the model that it names or one given from outside.
+    pub(crate) fn new(config: &EngineConfig, timing: Arc<dyn PassTiming>) -> Self {
+        let rules = Rules::new(config);
+        let generator = Generator::new(config.token_source, config.seed, config.token_ids);
+        let mut cache = if rules.is_real() {
+            RadixCache::new(rules.eviction)
+        } else {
+            RadixCache::emulated()
+        };
+        // A new rank has nothing to clear, and routers take a clear as meant for all ranks of a worker.
+        cache.take_events(&mut Vec::new());
+        Self {
+            clock: PassClock::new(config, timing),
+            generator,
+            hasher: SequenceHasher::new(rules.page, generator),
+            seed: config.seed,
+            cache,
+            free_pages: rules.pages,
+            slots: Slab::new(),
+            ids: HashMap::default(),
+            waiting: VecDeque::new(),
+            running: Running::new(rules.page),
+            chunked: None,
+            full: false,
+            ratio: NewTokenRatio::new(config.sglang.schedule_conservativeness),
+            attempts: 0,
+            prefill_rests: 0,
+            preemptions: 0,
+            detail: OutputDetail::default(),
+            record: None,
+            attempt: None,
+            batch: Vec::new(),
+            due: Vec::new(),
+            rejected: Vec::new(),
+            rules,
+        }
+    }
+
+    /// Queues and memory right now.
+    pub fn state(&self) -> State {
+        let page = u64::from(self.rules.page);
+        State {
+            waiting: self.waiting.iter().map(|&at| self.slots[at].sequence.id).collect(),
+            running: self.running.iter().map(|lane| lane.id).collect(),
+            available_tokens: self.available(),
+            evictable_tokens: self.cache.evictable_pages() * page,
+            protected_tokens: self.cache.protected_pages() * page,
+            new_token_ratio: self.ratio.value(),
+        }
+    }
+
+    /// What the last pass tried to admit; `None`: it did not try, or is not recorded ([`Engine::record_schedule`]).
+    pub fn attempt(&self) -> Option<&Attempt> {
+        self.attempt.as_ref()
+    }
+
+    /// Free tokens of the pool.
+    fn available(&self) -> u64 {
+        u64::from(self.free_pages) * u64::from(self.rules.page)
+    }
+
+    /// Evicts until `tokens` are free; `false`: there is not enough to evict.
+    fn make_room(&mut self, tokens: u64) -> bool {
+        let missing = tokens.saturating_sub(self.available());
+        if missing > 0 {
+            let pages = missing.div_ceil(u64::from(self.rules.page));
+            let freed = self.cache.evict(pages, |_| {});
+            self.free_pages += u32::try_from(freed).unwrap_or(0);
+        }
+        self.available() >= tokens
+    }
+
+    /// Tokens that a request with `held` tokens in the pool has generated.
+    fn generated(&self, slot: &Slot, held: u32) -> u32 {
+        (held + self.rules.lag()).saturating_sub(slot.sequence.prompt_len())
+    }
+
+    /// Puts the complete pages of a request into the cache; copies that the cache has already are given back.
+    fn share(&mut self, at: u32) {
+        let slot = &mut self.slots[at];
+        let full = slot.sequence.computed / self.rules.page;
+        if !self.rules.prefix_caching || full == 0 {
+            return;
+        }
+        self.hasher.block(&mut slot.sequence, full - 1);
+        let key = slot.sequence.hashed(full);
+        let inserted = self.cache.insert(key, slot.insert());
+        let copies = slot.cached.min(inserted.pages)..inserted.pages;
+        self.cache.release(&key[copies.start as usize..copies.end as usize]);
+        self.free_pages += copies.end - copies.start;
+        self.cache.lock(inserted.node);
+        self.cache.unlock(slot.node);
+        slot.node = inserted.node;
+        slot.cached = full;
+        slot.counted = full;
+    }
+
+    /// A request has its last token: what it computed stays in the cache.
+    fn retire(&mut self, at: u32) {
+        self.share(at);
+        let slot = &self.slots[at];
+        if self.rules.is_real() && self.rules.prefix_caching {
+            // Prompt and answer become two nodes, so that answers can be evicted alone.
+            let prompt = slot.sequence.prompt_len().min(slot.sequence.computed) / self.rules.page;
+            self.cache.insert(slot.sequence.hashed(prompt), slot.insert());
+        }
+        self.forget(at);
+    }
+
+    /// Takes away the pages that a request has for itself, and its hold on the others.
+    fn drop_pages(&mut self, at: u32) {
+        let slot = &mut self.slots[at];
+        self.free_pages += self.rules.pages(slot.sequence.computed) - slot.cached;
+        self.cache.unlock(slot.node);
+        slot.node = RadixCache::root();
+        slot.cached = 0;
+        slot.counted = 0;
+        slot.sequence.computed = 0;
+    }
+
+    /// Drops a request that is on no list any more.
+    fn forget(&mut self, at: u32) {
+        self.drop_pages(at);
+        if let Some(slot) = self.slots.remove(at) {
+            self.ids.remove(&slot.sequence.id);
+        }
+    }
+
+    /// Takes the request at list position `index` out of the running batch.
+    fn leave(&mut self, index: usize) -> u32 {
+        let (lane, held) = self.running.remove(index);
+        self.settle(lane.slot, held);
+        lane.slot
+    }
+
+    /// Writes down how far a running request is.
+    fn settle(&mut self, at: u32, held: u32) {
+        let generated = self.generated(&self.slots[at], held);
+        let sequence = &mut self.slots[at].sequence;
+        sequence.computed = held;
+        sequence.generated = generated;
+    }
+}
+
+impl Slot {
+    fn insert(&self) -> Insert {
+        Insert {
+            // Requests with smaller numbers come first; in the cache larger ones stay longer.
+            priority: self.sequence.priority.saturating_neg(),
+            counted: self.counted,
+        }
+    }
+}
+
+impl Engine for Sglang {
+    fn submit(&mut self, request: EngineRequest, now: SimTime) -> Result<(), Rejected> {
+        if self.ids.contains_key(&request.id) {
+            return Err(Rejected::Duplicate(request.id));
+        }
+        let (max_new, refused) = match self.rules.max_new(&request) {
+            Ok(max_new) => (max_new, None),
+            Err(reason @ Rejected::PromptTooLong { .. }) if !self.rules.is_real() => (0, Some(reason)),
+            Err(reason) => return Err(reason),
+        };
+        let prompt_len = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
+        let answer = Answer::new(&request, self.generator, prompt_len.saturating_add(max_new), u32::MAX);
+        let seed = salted_seed(&request.salt);
+        let ignore_eos = request.stop.ignore_eos;
+        let sequence = Sequence::new(request.id, request.prompt, answer, request.priority, now, seed);
+        let at = self.slots.insert(Slot {
+            max_new,
+            ignore_eos,
+            phase: Phase::Waiting,
+            admitted_before: false,
+            refused,
+            ordinal: 0,
+            due: 0,
+            node: RadixCache::root(),
+            cached: 0,
+            counted: 0,
+            sequence,
+        });
+        self.waiting.push_back(at);
+        self.ids.insert(request.id, at);
+        Ok(())
+    }
+
+    fn cancel(&mut self, id: RequestId, _now: SimTime) -> bool {
+        let Some(&at) = self.ids.get(&id) else { return false };
+        match self.slots[at].phase {
+            Phase::Waiting => self.waiting.retain(|&other| other != at),
+            Phase::Chunked | Phase::Prefilling => self.chunked = None,
+            Phase::Decoding => {
+                if let Some(index) = self.running.find(self.slots[at].ordinal) {
+                    self.leave(index);
+                }
+                self.full = false;
+            }
+        }
+        self.forget(at);
+        true
+    }
+
+    fn step_into(&mut self, now: SimTime, pass: &mut Pass) -> bool {
+        pass.clear();
+        pass.ends_at = now;
+        self.attempt = None;
+        if let Some(record) = &mut self.record {
+            record.clear();
+        }
+        if let Some(at) = self.chunked {
+            self.share(at);
+        }
+        if self.running.is_empty() {
+            self.full = false;
+        }
+        self.plan_prefill(pass);
+        let worked = if self.batch.is_empty() {
+            self.run_decode(now, pass)
+        } else {
+            self.run_prefill(now, pass);
+            true
+        };
+        self.cache.take_events(&mut pass.kv_events);
+        pass.outputs.append(&mut self.rejected);
+        if !worked && pass.outputs.is_empty() && pass.kv_events.is_empty() {
+            if self.rules.is_real() {
+                self.ratio.reset();
+            }
+            return false;
+        }
+        pass.load = self.load();
+        true
+    }
+
+    fn step_quiet(&mut self, now: SimTime) -> Option<SimTime> {
+        let tries = !self.waiting.is_empty() && !self.full;
+        if self.running.is_empty() || self.chunked.is_some() || tries || self.prefill_rests > 0 {
+            return None;
+        }
+        let slots = &self.slots;
+        let due = self.running.calendar.first_due(|entry| is_due(slots, entry));
+        let pages = self.running.pages_due();
+        let evicts = self.decode_headroom() > self.available() && self.cache.evictable_pages() > 0;
+        if due.is_some_and(|due| due <= self.running.step) || pages > self.free_pages || evicts {
+            return None;
+        }
+        let ends_at = now + self.decode_time();
+        self.ratio.decay();
+        self.free_pages -= pages;
+        self.running.step += 1;
+        Some(ends_at)
+    }
+
+    fn load(&self) -> Load {
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let evictable = u32::try_from(self.cache.evictable_pages()).unwrap_or(u32::MAX);
+        // The emulator does not tell cached pages from those in use.
+        let inactive_blocks = if self.rules.is_real() { evictable } else { 0 };
+        Load {
+            running: count(self.running.len()) + u32::from(self.chunked.is_some()),
+            waiting: count(self.waiting.len()),
+            active_blocks: self.rules.pages - self.free_pages - inactive_blocks,
+            inactive_blocks,
+            total_blocks: self.rules.pages,
+            preemptions: self.preemptions,
+        }
+    }
+
+    fn cached_blocks(&self) -> Vec<(Option<SequenceHash>, StoredBlock)> {
+        self.cache.contents()
+    }
+
+    fn clear_cache(&mut self) -> Vec<KvEvent> {
+        let cached = self.cache.evictable_pages();
+        if cached > 0 && self.cache.protected_pages() == 0 {
+            self.cache.reset();
+            self.free_pages += u32::try_from(cached).unwrap_or(0);
+        } else {
+            self.make_room(self.available() + cached * u64::from(self.rules.page));
+        }
+        let mut events = Vec::new();
+        self.cache.take_events(&mut events);
+        events
+    }
+
+    fn set_output_detail(&mut self, detail: OutputDetail) {
+        self.detail = detail;
+    }
+
+    fn record_schedule(&mut self, on: bool) {
+        self.record = on.then(Vec::new);
+    }
+
+    fn schedule(&self) -> &[(RequestId, u32)] {
+        self.record.as_deref().unwrap_or_default()
+    }
+}
+
+/// Whether a calendar entry still speaks of the request that made it.
+fn is_due(slots: &Slab<Slot>, entry: &Entry) -> bool {
+    slots
+        .get(entry.sequence)
+        .is_some_and(|slot| slot.phase == Phase::Decoding && slot.ordinal == entry.ordinal && slot.due == entry.pass)
+}

@@ -1,0 +1,157 @@
+//! A configuration turned into the numbers and choices that the scheduler asks for.
+
+use crate::types::EngineRequest;
+
+use super::super::Rejected;
+use super::super::config::{EngineConfig, Fidelity, RadixEviction, SglangPolicy};
+
+/// What decides between the variants of the scheduler.
+#[derive(Debug, Clone)]
+pub(super) struct Rules {
+    fidelity: Fidelity,
+    /// Tokens per page.
+    pub(super) page: u32,
+    /// Pages of the pool.
+    pub(super) pages: u32,
+    pub(super) max_running: usize,
+    /// Prompt tokens per prefill pass, soft.
+    pub(super) prefill_tokens: i64,
+    /// Prompt tokens per prefill pass, hard; `None`: prompts are not cut.
+    pub(super) chunk_tokens: Option<i64>,
+    /// Most output tokens that an admission sets aside per request.
+    pub(super) clip: u32,
+    pub(super) prefix_caching: bool,
+    pub(super) policy: SglangPolicy,
+    pub(super) eviction: RadixEviction,
+    /// Passes without prefill after one with.
+    pub(super) prefill_interval: u32,
+    max_model_len: Option<u32>,
+}
+
+impl Rules {
+    pub(super) fn new(config: &EngineConfig) -> Self {
+        let sglang = &config.sglang;
+        let real = config.fidelity == Fidelity::Real;
+        // Without a prefix cache there is nothing to sort by.
+        let by_cache = matches!(sglang.schedule_policy, SglangPolicy::Lpm | SglangPolicy::DfsWeight);
+        let policy = if by_cache && !config.enable_prefix_caching {
+            SglangPolicy::Fcfs
+        } else {
+            sglang.schedule_policy
+        };
+        Self {
+            fidelity: config.fidelity,
+            page: config.block_size,
+            pages: config.num_gpu_blocks,
+            max_running: config.max_num_seqs.map_or(usize::MAX, |seqs| seqs as usize),
+            prefill_tokens: i64::from(sglang.max_prefill_tokens),
+            chunk_tokens: sglang
+                .chunked_prefill_size
+                .filter(|_| config.enable_chunked_prefill)
+                .map(i64::from),
+            clip: sglang.clip_max_new_tokens,
+            prefix_caching: config.enable_prefix_caching,
+            policy,
+            eviction: if real {
+                sglang.radix_eviction_policy
+            } else {
+                RadixEviction::Lru
+            },
+            prefill_interval: sglang.prefill_decode_interval,
+            max_model_len: config.max_model_len,
+        }
+    }
+
+    pub(super) fn is_real(&self) -> bool {
+        self.fidelity == Fidelity::Real
+    }
+
+    /// Pages for `tokens` tokens.
+    pub(super) fn pages(&self, tokens: u32) -> u32 {
+        tokens.div_ceil(self.page)
+    }
+
+    /// `tokens` rounded up to whole pages.
+    pub(super) fn ceil(&self, tokens: u32) -> i64 {
+        i64::from(self.pages(tokens)) * i64::from(self.page)
+    }
+
+    /// Tokens that the pool holds.
+    pub(super) fn capacity_tokens(&self) -> u64 {
+        u64::from(self.pages) * u64::from(self.page)
+    }
+
+    /// Known tokens of a decoding request without a place in the pool: SGLang's newest token has none before it is
+    /// computed, the emulator's has one at once.
+    pub(super) fn lag(&self) -> u32 {
+        u32::from(self.is_real())
+    }
+
+    /// Whether a request that never ends by eos is admitted by simulating who frees what when, instead of by sums.
+    pub(super) fn simulates(&self, ignore_eos: bool) -> bool {
+        self.is_real() && ignore_eos && !self.prefix_caching
+    }
+
+    /// Most tokens that a new request can generate so that an empty pool admits it; `None`: not even none.
+    fn most_new(&self, prompt: u32, ignore_eos: bool) -> Option<u32> {
+        let capacity = i64::try_from(self.capacity_tokens()).unwrap_or(i64::MAX);
+        let page = i64::from(self.page);
+        let most = if self.simulates(ignore_eos) {
+            capacity - self.ceil(prompt) - page - 2
+        } else if self.is_real() {
+            capacity - i64::from(prompt) - page - 1
+        } else {
+            capacity - self.ceil(prompt) - 1
+        };
+        u32::try_from(most).ok()
+    }
+
+    /// How many tokens a request may generate at most.
+    ///
+    /// # Errors
+    /// [`Rejected`] when it can never run. SGLang cuts long answers to what the pool holds; the emulator would wait for
+    /// ever.
+    pub(super) fn max_new(&self, request: &EngineRequest) -> Result<u32, Rejected> {
+        let prompt = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
+        if prompt == 0 {
+            return Err(Rejected::EmptyPrompt);
+        }
+        let room = match self.max_model_len {
+            Some(max_model_len) if prompt >= max_model_len => {
+                return Err(Rejected::PromptTooLong {
+                    prompt_tokens: prompt,
+                    max_model_len,
+                });
+            }
+            Some(max_model_len) => max_model_len - prompt,
+            None => u32::MAX,
+        };
+        let ignore_eos = request.stop.ignore_eos;
+        let Some(most) = self.most_new(prompt, ignore_eos) else {
+            return Err(self.too_large(prompt));
+        };
+        let planned = request.planned.as_ref().map(|planned| planned.len());
+        let wanted = planned.map_or(request.stop.max_tokens, |length| u32::try_from(length).ok());
+        let Some(wanted) = wanted else {
+            return Ok(room.min(most));
+        };
+        let wanted = wanted.min(room);
+        let reserved = if self.simulates(ignore_eos) {
+            wanted
+        } else {
+            wanted.min(self.clip)
+        };
+        match (reserved <= most, most) {
+            (true, _) => Ok(wanted),
+            (false, 0) => Err(self.too_large(prompt)),
+            (false, most) => Ok(most),
+        }
+    }
+
+    fn too_large(&self, prompt: u32) -> Rejected {
+        Rejected::PoolTooSmall {
+            needed_blocks: self.pages(prompt) + 1,
+            total_blocks: self.pages,
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! The running batch: who decodes, without touching anybody in a step that changes nothing.
+//!
+//! Every decode step gives every running request one token, so the tokens that a request has in the pool are
+//! `step + offset` and nobody has to count them up. How many need a new page in a step is kept by remainder.
+
+use crate::types::{FinishReason, RequestId};
+
+use super::super::calendar::Calendar;
+
+/// One running request.
+#[derive(Debug, Clone)]
+pub(super) struct Lane {
+    /// Number of its admission; ascending along the list.
+    pub(super) ordinal: u64,
+    pub(super) slot: u32,
+    pub(super) id: RequestId,
+    /// Stream of a request whose tokens are drawn without masks.
+    pub(super) plain: Option<u64>,
+    /// Tokens in the pool before decode step `s` are `s + offset`.
+    pub(super) offset: i64,
+    /// Its next token is its first.
+    pub(super) first: bool,
+    /// Set in the step that brings the last token.
+    pub(super) finish: Option<FinishReason>,
+}
+
+/// Running requests in admission order. Finding one is O(log n), adding O(1), removing moves the entries behind.
+#[derive(Debug)]
+pub(super) struct Running {
+    lanes: Vec<Lane>,
+    next_ordinal: u64,
+    /// Number of the next decode step.
+    pub(super) step: i64,
+    /// When something happens to whom.
+    pub(super) calendar: Calendar,
+    offsets: i64,
+    /// Requests by `offset` modulo the page size.
+    remainders: Vec<u32>,
+}
+
+impl Running {
+    pub(super) fn new(page: u32) -> Self {
+        Self {
+            lanes: Vec::new(),
+            next_ordinal: 0,
+            step: 0,
+            calendar: Calendar::default(),
+            offsets: 0,
+            remainders: vec![0; page as usize],
+        }
+    }
+
+    /// Adds a request with `held` tokens in the pool, without its `ordinal`, which it returns.
+    pub(super) fn push(&mut self, held: u32, mut lane: Lane) -> u64 {
+        lane.ordinal = self.next_ordinal;
+        lane.offset = i64::from(held) - self.step;
+        self.next_ordinal += 1;
+        self.offsets += lane.offset;
+        *self.remainder(lane.offset) += 1;
+        self.lanes.push(lane);
+        self.next_ordinal - 1
+    }
+
+    /// Takes out the request at list position `index`; returns it with its tokens in the pool.
+    pub(super) fn remove(&mut self, index: usize) -> (Lane, u32) {
+        let lane = self.lanes.remove(index);
+        self.offsets -= lane.offset;
+        *self.remainder(lane.offset) -= 1;
+        let held = self.held(&lane);
+        (lane, held)
+    }
+
+    /// Puts the requests with these ordinals into this order, with new ordinals.
+    pub(super) fn reorder(&mut self, order: impl Iterator<Item = u64>) {
+        let mut lanes = Vec::with_capacity(self.lanes.len());
+        for ordinal in order {
+            let Some(index) = self.find(ordinal) else { continue };
+            let mut lane = self.lanes[index].clone();
+            lane.ordinal = self.next_ordinal;
+            self.next_ordinal += 1;
+            lanes.push(lane);
+        }
+        debug_assert_eq!(lanes.len(), self.lanes.len(), "an order names everybody");
+        self.lanes = lanes;
+    }
+
+    pub(super) fn find(&self, ordinal: u64) -> Option<usize> {
+        self.lanes.binary_search_by_key(&ordinal, |lane| lane.ordinal).ok()
+    }
+
+    /// Tokens of a running request in the pool before the next step.
+    pub(super) fn held(&self, lane: &Lane) -> u32 {
+        u32::try_from(self.step + lane.offset).unwrap_or(0)
+    }
+
+    /// Pages that the next step takes.
+    pub(super) fn pages_due(&self) -> u32 {
+        let remainder = (-self.step).rem_euclid(i64::try_from(self.remainders.len()).unwrap_or(1));
+        self.remainders[usize::try_from(remainder).unwrap_or(0)]
+    }
+
+    /// Tokens of all in the pool before the next step.
+    pub(super) fn total_held(&self) -> u64 {
+        let count = i64::try_from(self.lanes.len()).unwrap_or(0);
+        u64::try_from(self.offsets + count * self.step).unwrap_or(0)
+    }
+
+    pub(super) fn count(&self) -> u32 {
+        u32::try_from(self.lanes.len()).unwrap_or(u32::MAX)
+    }
+
+    fn remainder(&mut self, offset: i64) -> &mut u32 {
+        let remainder = offset.rem_euclid(i64::try_from(self.remainders.len()).unwrap_or(1));
+        &mut self.remainders[usize::try_from(remainder).unwrap_or(0)]
+    }
+}
+
+impl std::ops::Deref for Running {
+    type Target = [Lane];
+    fn deref(&self) -> &[Lane] {
+        &self.lanes
+    }
+}
+
+impl std::ops::DerefMut for Running {
+    fn deref_mut(&mut self) -> &mut [Lane] {
+        &mut self.lanes
+    }
+}
