@@ -16,6 +16,7 @@ mod sequence;
 pub mod sglang;
 mod slab;
 mod timing;
+mod totals;
 mod vllm;
 
 use std::sync::Arc;

@@ -12,6 +12,13 @@ struct Look {
     take: Result<u32, Verdict>,
 }
 
+/// Tokens from where on and for how many a request counts against the budget.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    start: u32,
+    take: u32,
+}
+
 /// A request for the simulation of who frees what when.
 #[derive(Debug, Clone, Copy)]
 struct Holder {
@@ -105,7 +112,13 @@ impl Sglang {
             return;
         }
         let whole = take == rest;
-        self.charge(budget, take, if whole { max_new.min(self.rules.clip) } else { 0 });
+        let asked = Asked { start, take };
+        self.charge(
+            budget,
+            asked,
+            self.new_pages(start, take),
+            if whole { max_new.min(self.rules.clip) } else { 0 },
+        );
         budget.pages += self.new_pages(start, take);
         self.chunked = None;
         let part = Part { at, start, take, whole };
@@ -117,44 +130,64 @@ impl Sglang {
         self.report(part.at, true, &look, Verdict::Continue, budget);
     }
 
-    fn charge(&self, budget: &mut Budget, tokens: u32, outputs: u32) {
-        let margin = if self.rules.is_real() {
-            i64::from(self.rules.page)
+    fn charge(&self, budget: &mut Budget, asked: Asked, pages: u32, outputs: u32) {
+        let (tokens, page) = (self.rules.ceil(asked.take), i64::from(self.rules.page));
+        let memory = if self.rules.is_real() {
+            tokens + page
+        } else if self.rules.decodes_at_once() {
+            i64::from(pages) * page
         } else {
-            0
+            tokens
         };
-        budget.charge(self.rules.ceil(tokens), margin, outputs);
+        budget.charge(tokens, memory, outputs);
     }
 
     /// Admits the head of the queue, or says why not.
     fn try_admit(&mut self, at: u32, budget: &mut Budget, holders: &mut Vec<Holder>, pass: &mut Pass) -> Verdict {
         let real = self.rules.is_real();
         let slot = &self.slots[at];
+        let (len, computed) = (slot.sequence.len(), slot.sequence.computed);
+        // Dynamo 1.4.2 charges cached tokens too, so what it takes does not depend on them.
+        let asked = if self.rules.decodes_at_once() {
+            match self.part_to_take(at, computed, budget, holders) {
+                Ok(take) => Some(Asked { start: computed, take }),
+                Err(verdict) => return verdict,
+            }
+        } else {
+            None
+        };
         let nothing_left = slot.max_new == slot.sequence.generated;
-        let found = self.find_prefix(at, u32::from(real || !nothing_left));
+        let kept = asked.map_or(u32::from(real || !nothing_left), |asked| len - asked.start - asked.take);
+        let found = self.find_prefix(at, kept);
         // Pinned pages cannot be evicted for it.
         self.cache.lock(found.node);
         self.look_again(budget);
-        let start = self.slots[at].sequence.computed.max(found.pages * self.rules.page);
-        let look = Look {
-            prefix: start,
-            take: self.part_to_take(at, start, budget, holders),
+        let start = computed.max(found.pages * self.rules.page);
+        let take = match asked {
+            Some(asked) => Ok(asked.start + asked.take - start),
+            None => self.part_to_take(at, start, budget, holders),
         };
+        let take = take.and_then(|take| self.obtain(start, take, budget));
+        let look = Look { prefix: start, take };
         let take = match look.take {
             Ok(take) => take,
             Err(verdict) => {
+                if self.rules.decodes_at_once() {
+                    self.ratio.reset();
+                }
                 self.report(at, false, &look, verdict, budget);
                 self.cache.unlock(found.node);
                 self.look_again(budget);
                 return verdict;
             }
         };
+        let asked = asked.unwrap_or(Asked { start, take });
         let slot = &self.slots[at];
         let part = Part {
             at,
             start,
             take,
-            whole: start + take == slot.sequence.len(),
+            whole: start + take == len,
         };
         // SGLang sets the whole answer aside again for a request that was retracted in the middle of it.
         let outputs = if real {
@@ -162,11 +195,12 @@ impl Sglang {
         } else {
             slot.max_new - slot.sequence.generated
         };
-        self.charge(budget, take, if part.whole { outputs.min(self.rules.clip) } else { 0 });
-        self.waiting.pop_front();
+        let pages = self.new_pages(start, take);
+        let reserve = if part.whole { outputs.min(self.rules.clip) } else { 0 };
+        self.charge(budget, asked, pages, reserve);
+        self.dequeue();
         self.enter(at, start, found, pass);
         self.batch.push(part);
-        let pages = self.new_pages(start, take);
         if real {
             budget.pages += pages;
         } else {
@@ -196,13 +230,17 @@ impl Sglang {
         let slot = &self.slots[at];
         let extend = slot.sequence.len() - start;
         let left = slot.max_new.saturating_sub(slot.sequence.generated);
-        let take = if self.rules.simulates(slot.ignore_eos) {
-            self.simulate(at, extend, budget, holders)?
+        if self.rules.simulates(slot.ignore_eos) {
+            self.simulate(at, extend, budget, holders)
         } else if self.rules.is_real() {
-            self.fit(extend, left, budget)?
+            self.fit(extend, left, budget)
         } else {
-            self.fit_as_emulator(extend, left, budget)?
-        };
+            self.fit_as_emulator(extend, left, budget)
+        }
+    }
+
+    /// Checks that there are pages for `take` tokens behind `start` tokens.
+    fn obtain(&self, start: u32, take: u32, budget: &Budget) -> Result<u32, Verdict> {
         let pages = i64::from(budget.pages) + i64::from(self.new_pages(start, take));
         if pages * i64::from(self.rules.page) > self.obtainable() {
             return Err(Verdict::NoToken);
@@ -233,11 +271,12 @@ impl Sglang {
     /// Dynamo's emulator.
     fn fit_as_emulator(&self, extend: u32, left: u32, budget: &Budget) -> Result<u32, Verdict> {
         let chunk = budget.chunk().unwrap_or(i64::MAX);
-        let take = if self.rules.ceil(extend) <= chunk {
-            extend
+        let fits = if self.rules.decodes_at_once() {
+            self.rules.chunk_tokens.is_none_or(|whole| i64::from(extend) <= whole)
         } else {
-            self.cut(chunk)?
+            self.rules.ceil(extend) <= chunk
         };
+        let take = if fits { extend } else { self.cut(chunk)? };
         let charged = self.rules.ceil(take);
         let outputs = if take < extend { 0 } else { left.min(self.rules.clip) };
         #[allow(clippy::cast_precision_loss)]
@@ -316,7 +355,8 @@ impl Sglang {
         slot.node = found.node;
         slot.cached = found.pages;
         slot.phase = Phase::Prefilling;
-        if !continues {
+        // Dynamo 1.4.2 calls every chunk an admission.
+        if !continues || self.rules.decodes_at_once() {
             let again = std::mem::replace(&mut slot.admitted_before, true);
             pass.admissions.push(Admission {
                 id: slot.sequence.id,
@@ -365,7 +405,7 @@ impl Sglang {
 
     /// Refuses the head of the queue.
     fn give_up(&mut self, at: u32) {
-        self.waiting.pop_front();
+        self.dequeue();
         self.abort(at);
     }
 
@@ -388,7 +428,7 @@ impl Sglang {
         let Some(reason) = self.slots[at].refused.take() else {
             return false;
         };
-        self.waiting.pop_front();
+        self.dequeue();
         let id = self.slots[at].sequence.id;
         self.rejected.push(Output::Rejected { id, reason });
         self.forget(at);

@@ -50,11 +50,11 @@ impl Budget {
         self.chunk
     }
 
-    /// Takes `tokens` to compute (rounded to pages), `margin` beside them and `outputs` still to come.
+    /// Takes `tokens` to compute (rounded to pages), `memory` tokens of the pool for them and `outputs` still to come.
     #[allow(clippy::cast_precision_loss)]
-    pub(super) fn charge(&mut self, tokens: i64, margin: i64, outputs: u32) {
-        self.reserved += (tokens + margin) as f64 + f64::from(outputs);
-        self.charged_now += tokens + margin;
+    pub(super) fn charge(&mut self, tokens: i64, memory: i64, outputs: u32) {
+        self.reserved += memory as f64 + f64::from(outputs);
+        self.charged_now += memory;
         self.input -= tokens;
         self.chunk = self.chunk.map(|chunk| chunk - tokens);
     }

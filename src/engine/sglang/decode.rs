@@ -17,11 +17,13 @@ type Victim = ((u32, i64, i64), u64);
 const LOOK_AHEAD: u32 = 64;
 
 impl Sglang {
-    /// Runs a decode pass; `false`: nobody is left to decode.
+    /// Runs a decode step from `now` on; `false`: nobody is left to decode.
     pub(super) fn run_decode(&mut self, now: SimTime, pass: &mut Pass) -> bool {
         if self.running.is_empty() {
             return false;
         }
+        // Those that are retracted now count as well.
+        pass.forward.decode = self.running.lengths();
         self.prefill_rests = self.prefill_rests.saturating_sub(1);
         self.retract(pass);
         if self.running.is_empty() {
@@ -52,9 +54,14 @@ impl Sglang {
     }
 
     pub(super) fn decode_time(&self) -> Duration {
-        let count = self.running.count();
-        let tokens = self.running.total_held() + u64::from(count) * u64::from(self.rules.lag());
-        self.clock.decode(count, tokens, tokens, self.rules.capacity_tokens())
+        let lengths = self.running.lengths();
+        let capacity = self.rules.capacity_tokens();
+        let read = if self.rules.decodes_at_once() {
+            lengths.tokens.min(capacity)
+        } else {
+            lengths.tokens
+        };
+        self.clock.decode(lengths.requests, lengths.tokens, read, capacity)
     }
 
     /// Notes when something happens next to a running request: a page that fills, a look ahead, its end.
@@ -184,7 +191,9 @@ impl Sglang {
     /// Makes room for the next token of everybody, sending requests back to the queue while there is too little.
     fn retract(&mut self, pass: &mut Pass) {
         if self.has_room() {
-            self.ratio.decay();
+            if !self.rules.decodes_at_once() {
+                self.ratio.decay();
+            }
             return;
         }
         let mut victims = self.victims();
@@ -202,6 +211,10 @@ impl Sglang {
             self.abort(at);
         } else if self.rules.is_real() {
             self.reorder(&victims);
+        }
+        if self.rules.decodes_at_once() {
+            self.ratio.reset();
+            return;
         }
         let mut survivors = Survivors::default();
         for lane in self.running.iter() {
@@ -255,7 +268,7 @@ impl Sglang {
         let slot = &mut self.slots[at];
         slot.phase = Phase::Waiting;
         pass.preempted.push(slot.sequence.id);
-        self.waiting.push_back(at);
+        self.enqueue(at, self.rules.decodes_at_once());
         self.full = false;
         if self.rules.is_real() {
             self.preemptions += 1;

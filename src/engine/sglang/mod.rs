@@ -44,6 +44,7 @@ use crate::types::{EngineRequest, KvEvent, Load, RequestId, SequenceHash, SimTim
 use super::answer::{Answer, Generator};
 use super::calendar::Entry;
 use super::config::{ConfigError, EngineConfig};
+use super::forward::Lengths;
 use super::sequence::{Sequence, SequenceHasher};
 use super::slab::Slab;
 use super::timing::{self, PassClock, PassTiming};
@@ -72,6 +73,9 @@ pub struct Sglang {
     slots: Slab<Slot>,
     ids: HashMap<RequestId, u32, FxBuildHasher>,
     waiting: VecDeque<u32>,
+    /// Waiting requests without and with generated tokens.
+    queued_prefill: Lengths,
+    queued_decode: Lengths,
     running: Running,
     /// SGLang keeps the one request whose prompt is computed in part beside the queue.
     chunked: Option<u32>,
@@ -169,7 +173,9 @@ impl Sglang {
             slots: Slab::new(),
             ids: HashMap::default(),
             waiting: VecDeque::new(),
-            running: Running::new(rules.page),
+            running: Running::new(rules.page, rules.lag()),
+            queued_prefill: Lengths::default(),
+            queued_decode: Lengths::default(),
             chunked: None,
             full: false,
             ratio: NewTokenRatio::new(config.sglang.schedule_conservativeness),
@@ -276,6 +282,33 @@ impl Sglang {
         }
     }
 
+    /// Puts a request into the queue.
+    fn enqueue(&mut self, at: u32, first: bool) {
+        if first {
+            self.waiting.push_front(at);
+        } else {
+            self.waiting.push_back(at);
+        }
+        self.queued(at, Lengths::add);
+    }
+
+    /// Takes the head out of the queue.
+    fn dequeue(&mut self) {
+        if let Some(at) = self.waiting.pop_front() {
+            self.queued(at, Lengths::remove);
+        }
+    }
+
+    fn queued(&mut self, at: u32, change: fn(&mut Lengths, u32)) {
+        let sequence = &self.slots[at].sequence;
+        let lengths = if sequence.generated == 0 {
+            &mut self.queued_prefill
+        } else {
+            &mut self.queued_decode
+        };
+        change(lengths, sequence.len());
+    }
+
     /// Takes the request at list position `index` out of the running batch.
     fn leave(&mut self, index: usize) -> u32 {
         let (lane, held) = self.running.remove(index);
@@ -330,7 +363,7 @@ impl Engine for Sglang {
             counted: 0,
             sequence,
         });
-        self.waiting.push_back(at);
+        self.enqueue(at, false);
         self.ids.insert(request.id, at);
         Ok(())
     }
@@ -338,7 +371,10 @@ impl Engine for Sglang {
     fn cancel(&mut self, id: RequestId, _now: SimTime) -> bool {
         let Some(&at) = self.ids.get(&id) else { return false };
         match self.slots[at].phase {
-            Phase::Waiting => self.waiting.retain(|&other| other != at),
+            Phase::Waiting => {
+                self.waiting.retain(|&other| other != at);
+                self.queued(at, Lengths::remove);
+            }
             Phase::Chunked | Phase::Prefilling => self.chunked = None,
             Phase::Decoding => {
                 if let Some(index) = self.running.find(self.slots[at].ordinal) {
@@ -365,13 +401,19 @@ impl Engine for Sglang {
             self.full = false;
         }
         self.plan_prefill(pass);
-        let worked = if self.batch.is_empty() {
-            self.run_decode(now, pass)
-        } else {
+        let prefills = !self.batch.is_empty();
+        if prefills {
             self.run_prefill(now, pass);
-            true
-        };
+        }
+        let decodes = (!prefills || self.rules.decodes_at_once()) && self.run_decode(pass.ends_at, pass);
+        if self.rules.decodes_at_once() {
+            self.ratio.decay();
+        }
+        let worked = prefills || decodes;
         self.cache.take_events(&mut pass.kv_events);
+        if !self.rules.publishes {
+            pass.kv_events.clear();
+        }
         pass.outputs.append(&mut self.rejected);
         if !worked && pass.outputs.is_empty() && pass.kv_events.is_empty() {
             if self.rules.is_real() {
@@ -380,6 +422,8 @@ impl Engine for Sglang {
             return false;
         }
         pass.load = self.load();
+        pass.forward.queued_prefill = self.queued_prefill;
+        pass.forward.queued_decode = self.queued_decode;
         true
     }
 
@@ -418,7 +462,11 @@ impl Engine for Sglang {
     }
 
     fn cached_blocks(&self) -> Vec<(Option<SequenceHash>, StoredBlock)> {
-        self.cache.contents()
+        if self.rules.publishes {
+            self.cache.contents()
+        } else {
+            Vec::new()
+        }
     }
 
     fn clear_cache(&mut self) -> Vec<KvEvent> {
@@ -431,6 +479,9 @@ impl Engine for Sglang {
         }
         let mut events = Vec::new();
         self.cache.take_events(&mut events);
+        if !self.rules.publishes {
+            events.clear();
+        }
         events
     }
 

@@ -62,9 +62,11 @@ impl Sglang {
     fn longest_prefix_first(&mut self) {
         let mut keys: HashMap<u32, (bool, Reverse<u32>), FxBuildHasher> = HashMap::default();
         let mut seen = HashSet::<u64, FxBuildHasher>::default();
+        // The emulator sorts by all that is cached, also where it will compute the last token again.
+        let kept = u32::from(self.rules.is_real());
         for index in 0..self.waiting.len() {
             let at = self.waiting[index];
-            let cached = self.find_prefix(at, 1).pages * self.rules.page;
+            let cached = self.find_prefix(at, kept).pages * self.rules.page;
             let put_off = cached <= SHARED_TOKENS && self.start_hash(at).is_some_and(|hash| !seen.insert(hash));
             // SGLang leaves those it puts off in their order.
             let by = if put_off && self.rules.is_real() { 0 } else { cached };

@@ -10,18 +10,22 @@ impl Sglang {
     /// Runs `batch`, which is not empty.
     pub(super) fn run_prefill(&mut self, now: SimTime, pass: &mut Pass) {
         let batch = std::mem::take(&mut self.batch);
-        let (mut requests, mut isl, mut prefix) = (0, 0, 0);
+        let (mut requests, mut isl, mut prefix, mut tokens) = (0, 0, 0, 0);
         for part in &batch {
             requests += 1;
             isl += u64::from(part.start + part.take);
             prefix += u64::from(part.start);
+            tokens += u64::from(part.take);
             let slot = &mut self.slots[part.at];
             slot.sequence.computed = part.start + part.take;
+            pass.forward.prefill.add(slot.sequence.prompt_len());
             if let Some(record) = &mut self.record {
                 record.push((slot.sequence.id, part.take));
             }
         }
         pass.ends_at = now + self.clock.prefill(requests, isl, prefix);
+        pass.forward.prefill_tokens = tokens;
+        pass.forward.prefill_kv_tokens = prefix;
         if self.rules.is_real() {
             for part in &batch {
                 self.end_part(*part, pass);
@@ -33,7 +37,7 @@ impl Sglang {
             // Those whose prompt goes on are first again, in their order.
             for part in batch.iter().rev().filter(|part| !part.whole) {
                 self.slots[part.at].phase = Phase::Waiting;
-                self.waiting.push_front(part.at);
+                self.enqueue(part.at, true);
             }
             for part in batch.iter().filter(|part| part.whole) {
                 self.first_token(part.at, pass);
@@ -64,6 +68,10 @@ impl Sglang {
         if end <= index {
             pass.outputs.push(Output::Empty { id, finish: reason });
             self.retire(at);
+            return;
+        }
+        if self.rules.decodes_at_once() {
+            self.join(at, index == 0);
             return;
         }
         let last = end == index + 1;

@@ -3,12 +3,14 @@
 use crate::types::EngineRequest;
 
 use super::super::Rejected;
-use super::super::config::{EngineConfig, Fidelity, RadixEviction, SglangPolicy};
+use super::super::config::{EngineConfig, Fidelity, RadixEviction, Semantics, SglangPolicy, WorkerRole};
 
 /// What decides between the variants of the scheduler.
 #[derive(Debug, Clone)]
 pub(super) struct Rules {
     fidelity: Fidelity,
+    semantics: Semantics,
+    role: WorkerRole,
     /// Tokens per page.
     pub(super) page: u32,
     /// Pages of the pool.
@@ -21,6 +23,8 @@ pub(super) struct Rules {
     /// Most output tokens that an admission sets aside per request.
     pub(super) clip: u32,
     pub(super) prefix_caching: bool,
+    /// Changes of the cache are told.
+    pub(super) publishes: bool,
     pub(super) policy: SglangPolicy,
     pub(super) eviction: RadixEviction,
     /// Passes without prefill after one with.
@@ -32,15 +36,19 @@ impl Rules {
     pub(super) fn new(config: &EngineConfig) -> Self {
         let sglang = &config.sglang;
         let real = config.fidelity == Fidelity::Real;
+        // Dynamo 1.4.2 reuses prefixes in any case.
+        let prefix_caching = config.enable_prefix_caching || (!real && config.semantics == Semantics::V1_4_2);
         // Without a prefix cache there is nothing to sort by.
         let by_cache = matches!(sglang.schedule_policy, SglangPolicy::Lpm | SglangPolicy::DfsWeight);
-        let policy = if by_cache && !config.enable_prefix_caching {
+        let policy = if by_cache && !prefix_caching {
             SglangPolicy::Fcfs
         } else {
             sglang.schedule_policy
         };
         Self {
             fidelity: config.fidelity,
+            semantics: config.semantics,
+            role: config.role,
             page: config.block_size,
             pages: config.num_gpu_blocks,
             max_running: config.max_num_seqs.map_or(usize::MAX, |seqs| seqs as usize),
@@ -50,7 +58,8 @@ impl Rules {
                 .filter(|_| config.enable_chunked_prefill)
                 .map(i64::from),
             clip: sglang.clip_max_new_tokens,
-            prefix_caching: config.enable_prefix_caching,
+            prefix_caching,
+            publishes: config.enable_prefix_caching && config.role != WorkerRole::Decode,
             policy,
             eviction: if real {
                 sglang.radix_eviction_policy
@@ -64,6 +73,19 @@ impl Rules {
 
     pub(super) fn is_real(&self) -> bool {
         self.fidelity == Fidelity::Real
+    }
+
+    /// Dynamo 1.4.2: a pass prefills and then decodes, with those whose prompt has just ended.
+    pub(super) fn decodes_at_once(&self) -> bool {
+        !self.is_real() && self.semantics == Semantics::V1_4_2
+    }
+
+    /// Tokens that one request may generate at most on this worker.
+    pub(super) fn most_tokens(&self) -> u32 {
+        match self.role {
+            WorkerRole::Prefill => 1,
+            WorkerRole::Aggregated | WorkerRole::Decode => u32::MAX,
+        }
     }
 
     /// Pages for `tokens` tokens.
@@ -126,6 +148,7 @@ impl Rules {
             Some(max_model_len) => max_model_len - prompt,
             None => u32::MAX,
         };
+        let room = room.min(self.most_tokens());
         let ignore_eos = request.stop.ignore_eos;
         let Some(most) = self.most_new(prompt, ignore_eos) else {
             return Err(self.too_large(prompt));

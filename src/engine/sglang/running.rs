@@ -6,6 +6,8 @@
 use crate::types::{FinishReason, RequestId};
 
 use super::super::calendar::Calendar;
+use super::super::forward::Lengths;
+use super::super::totals::Totals;
 
 /// One running request.
 #[derive(Debug, Clone)]
@@ -33,19 +35,23 @@ pub(super) struct Running {
     pub(super) step: i64,
     /// When something happens to whom.
     pub(super) calendar: Calendar,
-    offsets: i64,
+    totals: Totals,
+    /// Tokens of a request without a place in the pool.
+    lag: i64,
     /// Requests by `offset` modulo the page size.
     remainders: Vec<u32>,
 }
 
 impl Running {
-    pub(super) fn new(page: u32) -> Self {
+    /// Requests know `lag` tokens more than they have in the pool.
+    pub(super) fn new(page: u32, lag: u32) -> Self {
         Self {
             lanes: Vec::new(),
             next_ordinal: 0,
             step: 0,
             calendar: Calendar::default(),
-            offsets: 0,
+            totals: Totals::default(),
+            lag: i64::from(lag),
             remainders: vec![0; page as usize],
         }
     }
@@ -55,7 +61,7 @@ impl Running {
         lane.ordinal = self.next_ordinal;
         lane.offset = i64::from(held) - self.step;
         self.next_ordinal += 1;
-        self.offsets += lane.offset;
+        self.totals.add(lane.offset + self.lag);
         *self.remainder(lane.offset) += 1;
         self.lanes.push(lane);
         self.next_ordinal - 1
@@ -64,7 +70,7 @@ impl Running {
     /// Takes out the request at list position `index`; returns it with its tokens in the pool.
     pub(super) fn remove(&mut self, index: usize) -> (Lane, u32) {
         let lane = self.lanes.remove(index);
-        self.offsets -= lane.offset;
+        self.totals.remove(lane.offset + self.lag);
         *self.remainder(lane.offset) -= 1;
         let held = self.held(&lane);
         (lane, held)
@@ -99,10 +105,9 @@ impl Running {
         self.remainders[usize::try_from(remainder).unwrap_or(0)]
     }
 
-    /// Tokens of all in the pool before the next step.
-    pub(super) fn total_held(&self) -> u64 {
-        let count = i64::try_from(self.lanes.len()).unwrap_or(0);
-        u64::try_from(self.offsets + count * self.step).unwrap_or(0)
+    /// Lengths of all before the next step.
+    pub(super) fn lengths(&self) -> Lengths {
+        self.totals.lengths(self.step)
     }
 
     pub(super) fn count(&self) -> u32 {

@@ -1,11 +1,8 @@
 //! The running list: who decodes where, without touching anybody in a pass that changes nothing.
 //!
-//! A decoding request gains one token per pass, so its length is `pass + offset` and nobody has to count it up. Totals
-//! over all decoding requests are kept the same way.
+//! A decoding request gains one token per pass, so its length is `pass + offset` and nobody has to count it up.
 
 use crate::types::{FinishReason, RequestId};
-
-use super::super::forward::Lengths;
 
 /// One running request, in admission order.
 #[derive(Debug, Clone)]
@@ -72,36 +69,5 @@ impl std::ops::Deref for Lanes {
 impl std::ops::DerefMut for Lanes {
     fn deref_mut(&mut self) -> &mut [Lane] {
         &mut self.list
-    }
-}
-
-/// Sums over decoding requests, as functions of the pass number.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Totals {
-    count: u32,
-    offsets: i64,
-    squares: i128,
-}
-
-impl Totals {
-    pub(super) fn add(&mut self, offset: i64) {
-        self.count += 1;
-        self.offsets += offset;
-        self.squares += i128::from(offset) * i128::from(offset);
-    }
-
-    pub(super) fn remove(&mut self, offset: i64) {
-        self.count -= 1;
-        self.offsets -= offset;
-        self.squares -= i128::from(offset) * i128::from(offset);
-    }
-
-    /// Lengths before pass `pass`.
-    pub(super) fn lengths(&self, pass: i64) -> Lengths {
-        let tokens = self.offsets + i64::from(self.count) * pass;
-        let (wide, count) = (i128::from(pass), i128::from(self.count));
-        let squares = self.squares + 2 * wide * i128::from(self.offsets) + count * wide * wide;
-        let (tokens, squares) = (u64::try_from(tokens), u128::try_from(squares));
-        Lengths::new(self.count, tokens.unwrap_or(0), squares.unwrap_or(0))
     }
 }

@@ -39,9 +39,10 @@ use super::kv::pool::{CopyId, EventStyle, KvPool};
 use super::sequence::{Sequence, SequenceHasher};
 use super::slab::Slab;
 use super::timing::{PassClock, PassTiming};
+use super::totals::Totals;
 use super::{Engine, Output, OutputDetail, Pass, Rejected};
 use emit::DecodeBatch;
-use lanes::{Lanes, Totals};
+use lanes::Lanes;
 use rules::Rules;
 use waiting::{Place, Waiting};
 

@@ -17,9 +17,6 @@ pub(crate) fn check(case_name: &str, case: &Case, expected: &Core) {
     let Some(config) = &expected.engine_config else { return };
     let document = json!({ "engine": config, "dp_size": expected.dp_size });
     let args = EngineArgs::parse_nested(&document.to_string()).unwrap();
-    if args.engine.kind == EngineKind::Sglang {
-        return;
-    }
     // The peer takes a speed-up of 0 as 1, ours as no delay at all.
     let no_delay = args.engine.speedup_ratio == 0.0;
     let ran = run(case, &args);

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use ghostfleet::engine::Output;
 use ghostfleet::engine::args::{EngineArgs, TimingSource};
-use ghostfleet::engine::{EngineKind, Output};
 use ghostfleet::types::{RequestId, SimTime};
 
 use super::drive::run;
@@ -22,12 +22,11 @@ struct Ours {
 
 pub(crate) fn check(case_name: &str, case: &Case, args: &serde_json::Value, expected: &Replay) {
     let args = EngineArgs::parse_flat(&args.to_string()).unwrap();
-    // Not modelled for this release: the passes of SGLang, which prefilled and decoded at once; the second pool, whose
-    // duplicates collapse. The peer's speed-up of 0 is 1.
+    // Not modelled for this release: the second pool, whose duplicates collapse. The peer's speed-up of 0 is 1.
     if args.timing != TimingSource::Engine {
         return;
     }
-    let other = args.engine.kind == EngineKind::Sglang || args.engine.speedup_ratio == 0.0;
+    let other = args.engine.speedup_ratio == 0.0;
     if other || case_name.starts_with("evict-kvbm") {
         return;
     }
