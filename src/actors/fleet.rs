@@ -61,6 +61,8 @@ struct Slot {
     actor: Option<Addr<Worker>>,
     restarts: Restarts,
     seen_registered: bool,
+    /// This incarnation has left in good order.
+    left: bool,
 }
 
 /// What a worker tells.
@@ -150,6 +152,7 @@ impl Fleet {
                 actor: None,
                 restarts: Restarts::default(),
                 seen_registered: false,
+                left: false,
             };
             (slot.plan.id, slot)
         });
@@ -196,6 +199,7 @@ impl Fleet {
             return Ok(());
         };
         slot.incarnation += 1;
+        slot.left = false;
         slot.instance = same.unwrap_or_else(random_instance);
         let worker = {
             // Sockets and their tasks belong to the shared pool, not to this thread.
@@ -275,7 +279,12 @@ impl Handler<WorkerNews> for Fleet {
                     true
                 });
             }
-            WorkerNews::Left(id) => tracing::debug!(actor = %worker_path(id), "left"),
+            WorkerNews::Left(id) => {
+                if let Some(slot) = self.workers.get_mut(&id) {
+                    slot.left = true;
+                }
+                tracing::debug!(actor = %worker_path(id), "left");
+            }
         }
     }
 }
@@ -301,6 +310,12 @@ impl Handler<Died> for Fleet {
             return;
         }
         slot.actor = None;
+        // Only now: whoever sees the state may restart the worker at once.
+        slot.entry.set_state(if slot.left {
+            WorkerState::Left
+        } else {
+            WorkerState::Dead
+        });
         if self.stopping {
             return self.check_over();
         }

@@ -56,8 +56,8 @@ pub struct Rank {
     /// Streams with something to flush.
     dirty: Vec<RequestId>,
     activity: Activity,
-    /// Buffers of the last pass, for the next one.
-    spare: Pass,
+    /// The running pass, or the buffers of the last one.
+    pass: Pass,
     /// The publisher missed events and has to take over the whole cache with the next ones.
     resync: bool,
     reported_blocks: Option<u32>,
@@ -69,7 +69,7 @@ enum Activity {
     /// A request.
     Idle,
     /// The end of a pass.
-    Pass { pass: Pass, timer: SpawnHandle },
+    Pass { ends_at: SimTime, timer: SpawnHandle },
     /// Its next turn on the thread.
     Turn,
 }
@@ -125,7 +125,7 @@ impl Rank {
             streams: FxHashMap::default(),
             dirty: Vec::new(),
             activity: Activity::Idle,
-            spare: Pass::default(),
+            pass: Pass::default(),
             resync: false,
             reported_blocks: None,
             _liveness: parts.liveness,
@@ -138,23 +138,20 @@ impl Rank {
             return;
         }
         for _ in 0..SLICE {
-            let mut pass = std::mem::take(&mut self.spare);
-            if !self.engine.step_into(start, &mut pass) {
-                self.spare = pass;
+            if !self.engine.step_into(start, &mut self.pass) {
                 return;
             }
-            let now = self.clock.now();
-            if pass.ends_at > now {
+            let (now, ends_at) = (self.clock.now(), self.pass.ends_at);
+            if ends_at > now {
                 // The timer counts from now; the pass ends where the model says, whenever the timer is set.
-                let timer = ctx.run_later(pass.ends_at.since(now), Self::wake);
-                self.activity = Activity::Pass { pass, timer };
+                let timer = ctx.run_later(ends_at.since(now), Self::wake);
+                self.activity = Activity::Pass { ends_at, timer };
                 return;
             }
-            let ends_at = pass.ends_at;
             if ends_at > start {
                 self.gauge.count_lateness(now.since(ends_at));
             }
-            self.complete(pass);
+            self.complete();
             start = self.next_start(ends_at, now);
         }
         self.activity = Activity::Turn;
@@ -178,24 +175,24 @@ impl Rank {
     /// The running pass is over by the clock: make it so.
     fn wake(&mut self, ctx: &mut Context<Self>) {
         let now = self.clock.now();
-        let due = matches!(&self.activity, Activity::Pass { pass, .. } if pass.ends_at <= now);
-        if !due {
-            return;
-        }
-        let Activity::Pass { pass, timer } = std::mem::replace(&mut self.activity, Activity::Idle) else {
+        let Activity::Pass { ends_at, timer } = self.activity else {
             return;
         };
+        if ends_at > now {
+            return;
+        }
         ctx.cancel_future(timer);
-        let ends_at = pass.ends_at;
+        self.activity = Activity::Idle;
         self.gauge.count_lateness(now.since(ends_at));
-        self.complete(pass);
+        self.complete();
         let start = self.next_start(ends_at, now);
         self.pump(start, ctx);
         self.settle();
     }
 
     /// Everything that becomes true at the end of a pass.
-    fn complete(&mut self, mut pass: Pass) {
+    fn complete(&mut self) {
+        let mut pass = std::mem::take(&mut self.pass);
         for admission in &pass.admissions {
             if !admission.again
                 && let Some(stream) = self.streams.get(&admission.id)
@@ -222,7 +219,7 @@ impl Rank {
         }
         self.gauge.count_pass(tokens);
         self.publish(std::mem::take(&mut pass.kv_events));
-        self.spare = pass;
+        self.pass = pass;
     }
 
     fn say(&mut self, id: RequestId, say: impl FnOnce(&dyn TokenSink), over: bool) {

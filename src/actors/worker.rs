@@ -96,6 +96,8 @@ pub struct Worker {
     /// Draining: nothing is restarted any more.
     leaving: bool,
     said_goodbye: bool,
+    /// The goodbye is through: this end is no crash.
+    left: bool,
     liveness: Liveness,
 }
 
@@ -192,6 +194,7 @@ impl Worker {
             lease_incarnation: 0,
             leaving: false,
             said_goodbye: false,
+            left: false,
             liveness,
         })
     }
@@ -403,7 +406,7 @@ impl Worker {
     }
 
     fn left(&mut self, ctx: &mut Context<Self>) {
-        self.entry.set_state(WorkerState::Left);
+        self.left = true;
         for socket in &self.sockets.events {
             socket.close();
         }
@@ -528,7 +531,6 @@ impl Actor for Worker {
 impl Drop for Worker {
     /// What the end of a process does: doors shut, sockets reset, nothing said.
     fn drop(&mut self) {
-        let left = self.entry.state() == WorkerState::Left;
         self.gate.close();
         self.sockets.endpoints.remove(&self.records().generate_path());
         for slot in &self.ranks {
@@ -548,8 +550,7 @@ impl Drop for Worker {
         if let Some(registrar) = &self.registrar {
             registrar.do_send(Die(Death::Crash));
         }
-        if !left {
-            self.entry.set_state(WorkerState::Dead);
+        if !self.left {
             if let Some(server) = &self.sockets.requests {
                 server.shutdown().reset.cancel();
             }
