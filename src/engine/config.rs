@@ -336,6 +336,9 @@ impl EngineConfig {
 impl EngineConfig {
     fn validate_kind(&self) -> Result<(), ConfigError> {
         if let Some(speculation) = &self.speculation {
+            if self.kind == EngineKind::Sglang {
+                return Err(ConfigError::NoSpeculation);
+            }
             if !(1..=5).contains(&speculation.nextn) {
                 return Err(ConfigError::Nextn(speculation.nextn));
             }
@@ -408,6 +411,9 @@ pub enum ConfigError {
     /// Not a share.
     #[error("watermark must be at least 0 and below 1, got {0}")]
     Watermark(f64),
+    /// This engine does not draft.
+    #[error("aic_nextn is not emulated for sglang; leave it out, or use vllm or trtllm")]
+    NoSpeculation,
     /// Number of drafted tokens out of range.
     #[error("aic_nextn must be in 1..=5, got {0}")]
     Nextn(u32),

@@ -279,7 +279,7 @@ prop_compose! {
             reserve_full_isl,
             long_prefill_token_threshold,
             sglang,
-            speculation,
+            speculation: speculation.filter(|_| kind != EngineKind::Sglang),
             semantics: if old { Semantics::V1_4_2 } else { Semantics::V1_6_1 },
             capacity_policy: if max_utilization { CapacityPolicy::MaxUtilization } else { CapacityPolicy::GuaranteedNoEvict },
             seed,

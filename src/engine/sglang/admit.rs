@@ -106,7 +106,8 @@ impl Sglang {
         let room = if room <= 0 { chunk } else { room };
         let wanted = rest.min(u32::try_from(room).unwrap_or(u32::MAX));
         // What runs may have outgrown its reserve meanwhile; the chunk then waits until something leaves.
-        let pages = self.rules.pages(start) + u32::try_from(self.obtainable()).unwrap_or(u32::MAX) / self.rules.page;
+        let obtainable = u32::try_from(self.obtainable()).unwrap_or(u32::MAX) / self.rules.page;
+        let pages = self.rules.pages(start).saturating_add(obtainable);
         let take = wanted.min(pages.saturating_mul(self.rules.page).saturating_sub(start));
         if take == 0 {
             return;

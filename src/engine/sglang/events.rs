@@ -129,3 +129,73 @@ impl EventLog {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::LocalHash;
+
+    fn page(number: u64) -> StoredBlock {
+        StoredBlock {
+            block_hash: SequenceHash(number),
+            tokens_hash: LocalHash(number),
+        }
+    }
+
+    fn pages(numbers: std::ops::Range<u64>) -> Vec<StoredBlock> {
+        numbers.map(page).collect()
+    }
+
+    fn taken(log: &mut EventLog) -> Vec<KvEvent> {
+        let mut events = Vec::new();
+        log.take(&mut events);
+        events
+    }
+
+    fn stored(parent: Option<u64>, numbers: std::ops::Range<u64>) -> KvEvent {
+        KvEvent::Stored {
+            parent: parent.map(SequenceHash),
+            blocks: pages(numbers),
+        }
+    }
+
+    fn removed(numbers: std::ops::Range<u64>) -> KvEvent {
+        KvEvent::Removed {
+            block_hashes: numbers.map(SequenceHash).collect(),
+        }
+    }
+
+    #[test]
+    fn neighbours_are_merged_until_the_queue_is_taken() {
+        let mut log = EventLog::new(Identity::Node);
+        log.inserted(None, &pages(0..2));
+        log.inserted(Some(SequenceHash(1)), &pages(2..4));
+        log.inserted(Some(SequenceHash(1)), &pages(4..5));
+        log.evicted(vec![SequenceHash(7)]);
+        log.evicted(vec![SequenceHash(8)]);
+        assert_eq!(
+            taken(&mut log),
+            [stored(None, 0..4), stored(Some(1), 4..5), removed(7..9)]
+        );
+        log.evicted(vec![SequenceHash(9)]);
+        assert_eq!(taken(&mut log), [removed(9..10)]);
+    }
+
+    #[test]
+    fn the_emulator_tells_of_the_first_owner_and_the_last() {
+        let mut log = EventLog::new(Identity::Owners(HashMap::default()));
+        log.held(None, &pages(0..3));
+        log.inserted(None, &pages(0..3));
+        assert_eq!(taken(&mut log), [stored(None, 0..3)]);
+        log.held(None, &pages(0..2));
+        log.held(Some(SequenceHash(1)), &[page(5), page(2), page(6)]);
+        assert_eq!(taken(&mut log), [stored(Some(1), 5..6), stored(Some(2), 6..7)]);
+        log.dropped(&pages(0..2));
+        assert_eq!(taken(&mut log), []);
+        log.evicted(vec![SequenceHash(0), SequenceHash(1), SequenceHash(2)]);
+        assert_eq!(taken(&mut log), [removed(0..2)]);
+        log.cleared();
+        log.held(None, &pages(2..3));
+        assert_eq!(taken(&mut log), [KvEvent::Cleared, stored(None, 2..3)]);
+    }
+}

@@ -17,7 +17,8 @@
 //! are not quiet.
 //!
 //! Sources: SGLang 0.5.23 (`Fidelity::Real`: without overlap scheduling, mixed chunks and hierarchical cache), Dynamo
-//! 1.6.1 engine core (`Fidelity::Mocker`). They are one scheduler here: where they differ the code asks [`Rules`].
+//! 1.6.1 engine core and Dynamo 1.4.2 (`Fidelity::Mocker`). They are one scheduler here: where they differ the code asks
+//! [`Rules`]. Pages are called by Dynamo's block hashes in all of them; SGLang itself has SHA-256 there.
 
 mod admit;
 mod budget;

@@ -3,6 +3,9 @@
 //! Every decode step gives every running request one token, so the tokens that a request has in the pool are
 //! `step + offset` and nobody has to count them up. How many need a new page in a step is kept by remainder.
 
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
 use crate::types::{FinishReason, RequestId};
 
 use super::super::calendar::Calendar;
@@ -39,7 +42,8 @@ pub(super) struct Running {
     /// Tokens of a request without a place in the pool.
     lag: i64,
     /// Requests by `offset` modulo the page size.
-    remainders: Vec<u32>,
+    remainders: HashMap<i64, u32, FxBuildHasher>,
+    page: i64,
 }
 
 impl Running {
@@ -52,7 +56,8 @@ impl Running {
             calendar: Calendar::default(),
             totals: Totals::default(),
             lag: i64::from(lag),
-            remainders: vec![0; page as usize],
+            remainders: HashMap::default(),
+            page: i64::from(page),
         }
     }
 
@@ -62,7 +67,7 @@ impl Running {
         lane.offset = i64::from(held) - self.step;
         self.next_ordinal += 1;
         self.totals.add(lane.offset + self.lag);
-        *self.remainder(lane.offset) += 1;
+        *self.remainders.entry(lane.offset.rem_euclid(self.page)).or_insert(0) += 1;
         self.lanes.push(lane);
         self.next_ordinal - 1
     }
@@ -71,7 +76,11 @@ impl Running {
     pub(super) fn remove(&mut self, index: usize) -> (Lane, u32) {
         let lane = self.lanes.remove(index);
         self.totals.remove(lane.offset + self.lag);
-        *self.remainder(lane.offset) -= 1;
+        let remainder = lane.offset.rem_euclid(self.page);
+        match self.remainders.get_mut(&remainder) {
+            Some(count) if *count > 1 => *count -= 1,
+            Some(_) | None => drop(self.remainders.remove(&remainder)),
+        }
         let held = self.held(&lane);
         (lane, held)
     }
@@ -101,8 +110,8 @@ impl Running {
 
     /// Pages that the next step takes.
     pub(super) fn pages_due(&self) -> u32 {
-        let remainder = (-self.step).rem_euclid(i64::try_from(self.remainders.len()).unwrap_or(1));
-        self.remainders[usize::try_from(remainder).unwrap_or(0)]
+        let remainder = (-self.step).rem_euclid(self.page);
+        self.remainders.get(&remainder).copied().unwrap_or(0)
     }
 
     /// Lengths of all before the next step.
@@ -112,11 +121,6 @@ impl Running {
 
     pub(super) fn count(&self) -> u32 {
         u32::try_from(self.lanes.len()).unwrap_or(u32::MAX)
-    }
-
-    fn remainder(&mut self, offset: i64) -> &mut u32 {
-        let remainder = offset.rem_euclid(i64::try_from(self.remainders.len()).unwrap_or(1));
-        &mut self.remainders[usize::try_from(remainder).unwrap_or(0)]
     }
 }
 
@@ -130,5 +134,58 @@ impl std::ops::Deref for Running {
 impl std::ops::DerefMut for Running {
     fn deref_mut(&mut self) -> &mut [Lane] {
         &mut self.lanes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lane(slot: u32) -> Lane {
+        Lane {
+            ordinal: 0,
+            slot,
+            id: RequestId(u64::from(slot)),
+            plain: None,
+            offset: 0,
+            first: false,
+            finish: None,
+        }
+    }
+
+    #[test]
+    fn lengths_and_pages_follow_the_steps_without_touching_anybody() {
+        let mut running = Running::new(4, 1);
+        for (slot, held) in [(0, 8), (1, 5), (2, 7), (3, 12)] {
+            running.push(held, lane(slot));
+        }
+        let mut expected = vec![8_u32, 5, 7, 12];
+        for _ in 0..20 {
+            let due = expected.iter().filter(|held| held.is_multiple_of(4)).count();
+            assert_eq!(running.pages_due() as usize, due);
+            assert_eq!(
+                running.lengths().tokens,
+                expected.iter().map(|&held| u64::from(held) + 1).sum::<u64>()
+            );
+            running.step += 1;
+            for held in &mut expected {
+                *held += 1;
+            }
+            if expected.len() > 2 {
+                let (_, held) = running.remove(1);
+                assert_eq!(held, expected.remove(1));
+            }
+        }
+    }
+
+    #[test]
+    fn a_new_order_gives_new_ordinals() {
+        let mut running = Running::new(1, 0);
+        let ordinals: Vec<u64> = (0..3).map(|slot| running.push(10 + slot, lane(slot))).collect();
+        running.reorder([ordinals[2], ordinals[0], ordinals[1]].into_iter());
+        let order: Vec<(u32, u32)> = running.iter().map(|lane| (lane.slot, running.held(lane))).collect();
+        assert_eq!(order, [(2, 12), (0, 10), (1, 11)]);
+        assert!(ordinals.iter().all(|&ordinal| running.find(ordinal).is_none()));
+        assert_eq!(running.find(running[1].ordinal), Some(1));
     }
 }

@@ -367,3 +367,63 @@ fn agreement(a: &[StoredBlock], b: &[StoredBlock]) -> usize {
     }
     same
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block_hash::hash_blocks;
+    use crate::types::HashSalt;
+
+    fn key(tokens: &[u32]) -> Vec<StoredBlock> {
+        hash_blocks(tokens, 1, &HashSalt::default(), false)
+    }
+
+    #[test]
+    fn a_limit_trims_the_end_of_a_leaf_and_keeps_it_a_candidate() {
+        let mut tree = Tree::new(RadixEviction::Lru);
+        let pages = key(&[1, 2, 3, 4, 5]);
+        tree.insert(&pages, Insert::default());
+        let mut gone = Vec::new();
+        assert_eq!(tree.evict_one(Some(2), |freed| gone.extend_from_slice(freed)), Some(2));
+        assert_eq!((gone, tree.evictable()), (pages[3..].to_vec(), 3));
+        assert_eq!(tree.find(&pages).pages, 3);
+        assert_eq!(tree.insert(&pages, Insert::default()).pages, 3);
+        assert_eq!(tree.evict_one(Some(9), |_| {}), Some(2));
+        assert_eq!(tree.evict_one(None, |_| {}), Some(3));
+        assert_eq!(tree.evict_one(None, |_| {}), None);
+    }
+
+    #[test]
+    fn children_come_before_their_parents_and_the_heavier_ones_first() {
+        let mut tree = Tree::new(RadixEviction::Lru);
+        let mut end = |tokens: &[u32]| tree.insert(&key(tokens), Insert::default()).node;
+        let (left, right) = (end(&[1, 2, 3]), end(&[1, 2, 4]));
+        let alone = end(&[9]);
+        let above = tree.find(&key(&[1, 2])).node;
+        let order = |ends: &[NodeId]| tree.heaviest_first(ends.iter().copied());
+        assert_eq!(
+            order(&[alone, left, right, above]),
+            [left, right, above, alone, Tree::root()]
+        );
+        assert_eq!(order(&[alone, alone, right]), [alone, right, above, Tree::root()]);
+        assert_eq!(order(&[]), [Tree::root()]);
+    }
+
+    #[test]
+    fn a_request_counts_as_one_use_of_what_it_inserts_again() {
+        let mut tree = Tree::new(RadixEviction::Lfu);
+        tree.insert(&key(&[1, 2]), Insert::default());
+        tree.insert(
+            &key(&[1, 2, 3]),
+            Insert {
+                counted: 2,
+                priority: 0,
+            },
+        );
+        tree.insert(&key(&[5]), Insert::default());
+        tree.insert(&key(&[5]), Insert::default());
+        let mut gone = Vec::new();
+        while tree.evict_one(None, |freed| gone.push(freed[0])).is_some() {}
+        assert_eq!(gone, [key(&[1, 2, 3])[2], key(&[1])[0], key(&[5])[0]]);
+    }
+}
