@@ -11,6 +11,7 @@ mod calendar;
 mod config;
 mod forward;
 mod group;
+mod handoff;
 mod kv;
 mod sequence;
 pub mod sglang;
@@ -30,6 +31,7 @@ pub use config::{
 };
 pub use forward::{Forward, Lengths};
 pub use group::{Group, GroupPass};
+pub use handoff::{HandoffFact, HandoffRefused, KvTransfer};
 pub use timing::{DecodeBatch, PassTiming, PrefillBatch};
 
 /// An engine for `config` with the timing model that it names.
@@ -90,6 +92,45 @@ pub trait Engine: Send {
     /// Drops every unreferenced cached block; returns the events (empty when nothing was cached).
     fn clear_cache(&mut self) -> Vec<KvEvent>;
 
+    /// Queues the prefill side of a handoff: after its token the request keeps its blocks until
+    /// [`Engine::release_source`]. Allowed during a pass.
+    ///
+    /// # Errors
+    /// [`HandoffRefused`] when the engine has no handoffs or the request can never run.
+    fn submit_source(&mut self, request: EngineRequest, now: SimTime) -> Result<(), HandoffRefused> {
+        let _ = (request, now);
+        Err(HandoffRefused::Unsupported("this engine"))
+    }
+
+    /// Asks for blocks for a prompt whose KV comes from a prefill worker; [`HandoffFact::DestinationReserved`] says when
+    /// they are there. Allowed during a pass.
+    ///
+    /// # Errors
+    /// As [`Engine::submit_source`].
+    fn reserve_destination(&mut self, request: EngineRequest, now: SimTime) -> Result<(), HandoffRefused> {
+        let _ = (request, now);
+        Err(HandoffRefused::Unsupported("this engine"))
+    }
+
+    /// The KV of a reserved destination has arrived: the request waits for its first decode step. Only between passes.
+    /// `false`: no such reservation.
+    fn activate_destination(&mut self, id: RequestId) -> bool {
+        let _ = id;
+        false
+    }
+
+    /// Frees the blocks of a held source. Only between passes. `false`: nothing is held for it.
+    fn release_source(&mut self, id: RequestId) -> bool {
+        let _ = id;
+        false
+    }
+
+    /// Moves what has become true about handoffs since the last call to the end of `facts`, in order. Ask after each
+    /// command and at the end of each pass.
+    fn take_handoff_facts(&mut self, facts: &mut Vec<HandoffFact>) {
+        let _ = facts;
+    }
+
     /// Chooses how many outputs a pass lists.
     fn set_output_detail(&mut self, detail: OutputDetail);
 
@@ -125,8 +166,8 @@ pub struct Pass {
     pub kv_events: Vec<KvEvent>,
     /// Load after the pass.
     pub load: Load,
-    /// Work of the pass.
-    pub forward: Forward,
+    /// Work of the pass; boxed to keep passes small to move.
+    pub forward: Box<Forward>,
 }
 
 impl Pass {
@@ -136,7 +177,7 @@ impl Pass {
         self.admissions.clear();
         self.preempted.clear();
         self.kv_events.clear();
-        self.forward = Forward::default();
+        *self.forward = Forward::default();
     }
 }
 

@@ -8,8 +8,8 @@ mod load;
 use std::collections::BTreeMap;
 
 use ghostfleet::engine::{
-    CapacityPolicy, Engine, EngineConfig, EngineKind, Fidelity, Output, OutputDetail, Pass, PreemptionMode,
-    RadixEviction, Rejected, Semantics, SglangConfig, SglangPolicy, Speculation, build,
+    CapacityPolicy, Engine, EngineConfig, EngineKind, Fidelity, HandoffFact, Output, OutputDetail, Pass,
+    PreemptionMode, RadixEviction, Rejected, Semantics, SglangConfig, SglangPolicy, Speculation, build,
 };
 use ghostfleet::types::{RequestId, SimTime};
 use index::Index;
@@ -400,5 +400,42 @@ proptest! {
         let loud = passes(&config, &script, OutputDetail::Milestones, true);
         prop_assert!(loud.len() <= all.len());
         prop_assert_eq!(eventful(all), eventful(loud));
+    }
+
+    #[test]
+    fn handoffs_give_every_block_back(config in configs(), script in scripts(), stop in 0_usize..200) {
+        let mut driver = Driver::new(&config);
+        let mut waiting = Vec::new();
+        for (number, op) in script.ops.iter().enumerate() {
+            let Op::Submit(shape) = op else { continue };
+            let request = shape.request(number as u64);
+            let id = request.id;
+            let done = if number % 2 == 0 {
+                driver.engine.submit_source(request, driver.now)
+            } else {
+                driver.engine.reserve_destination(request, driver.now)
+            };
+            waiting.extend(done.is_ok().then_some(id));
+        }
+        let mut facts = Vec::new();
+        for _ in 0..stop {
+            driver.engine.take_handoff_facts(&mut facts);
+            for fact in facts.drain(..) {
+                match fact {
+                    HandoffFact::SourceHeld { id, .. } => prop_assert!(driver.engine.release_source(id)),
+                    HandoffFact::DestinationReserved { id, .. } => prop_assert!(driver.engine.activate_destination(id)),
+                }
+            }
+            let load = driver.engine.load();
+            prop_assert!(load.active_blocks + load.inactive_blocks <= load.total_blocks);
+            match driver.engine.step(driver.now) {
+                Some(pass) => driver.now = pass.ends_at,
+                None => driver.now.0 += 1,
+            }
+        }
+        for id in waiting {
+            driver.engine.cancel(id, driver.now);
+        }
+        driver.assert_empty();
     }
 }

@@ -14,6 +14,14 @@ impl Vllm {
             if self.reject(at) {
                 continue;
             }
+            if self.slots[at].resident {
+                self.admit_resident(at, work, pass);
+                continue;
+            }
+            if !self.pending.is_empty() {
+                // Destinations come first: only requests with their KV in place are admitted meanwhile.
+                break;
+            }
             let used = work.visited_tokens + position(self.lanes.len()) - work.visited_lanes;
             let left = u32::try_from((work.budget - used).max(0)).unwrap_or(u32::MAX);
             if left == 0 || !self.admit_head(at, left, work, pass) {
@@ -85,32 +93,53 @@ impl Vllm {
         true
     }
 
+    /// Admits a request whose prompt KV is in its blocks: nothing is computed before its first decode step.
+    fn admit_resident(&mut self, at: u32, work: &mut Work, pass: &mut Pass) {
+        self.slots[at].resident = false;
+        self.enter(at, 0, pass);
+        let len = self.slots[at].sequence.len();
+        self.compute(at, len, len, work, pass);
+        self.reach_end(at, len);
+    }
+
+    /// Like [`Self::find_prefix`], for a prompt that is not computed here: all of its full blocks may be cached.
+    pub(super) fn find_whole_prefix(&mut self, at: u32) -> u32 {
+        let blocks = self.slots[at].sequence.len() / self.rules.block_size;
+        self.find_cached(at, if self.rules.prefix_caching { blocks } else { 0 })
+    }
+
     /// Fills `scratch.hits` with the cached blocks at the start of a request; returns how many of them are in use. At
     /// least one token is left to compute, so that there is something to sample from.
     fn find_prefix(&mut self, at: u32) -> u32 {
-        let hits = &mut self.scratch.hits;
-        hits.clear();
         if !self.rules.prefix_caching {
-            return 0;
+            return self.find_cached(at, 0);
         }
-        let sequence = &mut self.slots[at].sequence;
+        let sequence = &self.slots[at].sequence;
         let nothing_to_generate = sequence.answer.end().0 == 0 && !self.rules.real;
         let kept = self.rules.keeps_last_token && !nothing_to_generate;
         let most = (sequence.len() - u32::from(kept)) / self.rules.block_size;
+        let referenced = self.find_cached(at, most);
+        if self.rules.speculates && self.rules.keeps_last_token && !self.scratch.hits.is_empty() {
+            // The drafting layers have to see the block before the first new token.
+            let hits = u32::try_from(self.scratch.hits.len()).unwrap_or(u32::MAX);
+            return self.find_cached(at, hits - 1);
+        }
+        referenced
+    }
+
+    /// Fills `scratch.hits` with the leading cached blocks, at most `most`; returns how many of them are in use.
+    fn find_cached(&mut self, at: u32, most: u32) -> u32 {
+        let hits = &mut self.scratch.hits;
+        hits.clear();
+        let sequence = &mut self.slots[at].sequence;
+        let mut referenced = 0;
+        let mut leading = true;
         for index in 0..most {
             let block = self.hasher.block(sequence, index);
             let Some(copy) = self.pool.lookup(block.block_hash) else {
                 break;
             };
             hits.push(copy);
-        }
-        if self.rules.speculates && self.rules.keeps_last_token {
-            // The drafting layers have to see the block before the first new token.
-            hits.pop();
-        }
-        let mut referenced = 0;
-        let mut leading = true;
-        for &copy in hits.iter() {
             let in_use = self.pool.is_referenced(copy);
             leading &= in_use;
             referenced += u32::from(if self.rules.real { in_use } else { leading });

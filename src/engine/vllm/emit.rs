@@ -45,7 +45,7 @@ impl Vllm {
             .clock
             .prefill(prefill.lengths.requests, prefill.isl, prefill.prefix);
         pass.ends_at = now + span + self.decode_time(&batch, active_blocks);
-        pass.forward = Forward {
+        *pass.forward = Forward {
             prefill: prefill.lengths,
             prefill_tokens: prefill.tokens,
             prefill_kv_tokens: prefill.prefix,
@@ -63,6 +63,10 @@ impl Vllm {
         if self.rules.speculates {
             self.settle_bursts();
         }
+        if !self.early_events.is_empty() {
+            pass.kv_events.splice(0..0, self.early_events.drain(..));
+        }
+        self.reserve_pending();
         if self.rules.role == WorkerRole::Decode {
             pass.kv_events.clear();
         }
@@ -196,6 +200,10 @@ impl Vllm {
         for &at in &finishing {
             if let Some(index) = self.lanes.find(self.slots[at].ordinal) {
                 self.leave(index);
+            }
+            if self.slots[at].keeps_blocks {
+                self.hold(at);
+                continue;
             }
             if let Some(mut slot) = self.slots.remove(at) {
                 self.pool.release(&mut slot.sequence.table);

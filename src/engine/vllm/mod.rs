@@ -17,6 +17,7 @@
 
 mod admit;
 mod emit;
+mod handoff;
 mod lanes;
 mod preempt;
 mod rules;
@@ -24,6 +25,7 @@ mod schedule;
 mod speculate;
 mod waiting;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
@@ -35,6 +37,7 @@ use super::answer::{Answer, Generator};
 use super::calendar::{Calendar, Entry};
 use super::config::{EngineConfig, WorkerRole};
 use super::forward::Lengths;
+use super::handoff::{HandoffFact, HandoffRefused};
 use super::kv::pool::{CopyId, EventStyle, KvPool};
 use super::sequence::{Sequence, SequenceHasher};
 use super::slab::Slab;
@@ -63,6 +66,13 @@ pub(crate) struct Vllm {
     /// Running requests that still compute known tokens, in admission order.
     prefilling: Vec<u32>,
     calendar: Calendar,
+    /// Destinations without blocks, in the order of their requests.
+    pending: VecDeque<u32>,
+    /// Destinations with blocks that wait for their KV.
+    reserved: usize,
+    facts: Vec<HandoffFact>,
+    /// Cache changes of handoff commands; told with the next pass, before its own.
+    early_events: Vec<KvEvent>,
     /// Over decoding requests.
     decoding: Totals,
     queued_prefill: Lengths,
@@ -87,6 +97,12 @@ struct Slot {
     place: Place,
     phase: Phase,
     admitted_before: bool,
+    /// Prefill side of a handoff: the blocks outlive the answer.
+    keeps_blocks: bool,
+    /// Decode side of a handoff.
+    destination: bool,
+    /// The prompt's KV is in the table before the first admission.
+    resident: bool,
     /// Blocks set aside for the longest end while running, those in the table included.
     set_aside: u32,
     setbacks: Setbacks,
@@ -103,6 +119,12 @@ enum Phase {
     Waiting,
     Prefilling,
     Decoding,
+    /// Source whose KV waits for its transfer.
+    Held,
+    /// Destination without blocks.
+    Pending,
+    /// Destination with blocks, without KV.
+    Reserved,
 }
 
 /// Preemptions in a row that brought a request no token in between.
@@ -204,6 +226,10 @@ impl Vllm {
             lanes: Lanes::default(),
             prefilling: Vec::new(),
             calendar: Calendar::default(),
+            pending: VecDeque::new(),
+            reserved: 0,
+            facts: Vec::new(),
+            early_events: Vec::new(),
             decoding: Totals::default(),
             queued_prefill: Lengths::default(),
             queued_decode: Lengths::default(),
@@ -226,11 +252,45 @@ impl Vllm {
             && (self.lanes.len() as u64) < self.rules.budget
     }
 
+    /// Takes a request in, without a place in any queue.
+    fn enlist(&mut self, request: EngineRequest) -> Result<u32, Rejected> {
+        if self.ids.contains_key(&request.id) {
+            return Err(Rejected::Duplicate(request.id));
+        }
+        self.rules.accepts(&request)?;
+        let answer = Answer::new(&request, self.generator, self.rules.max_len, self.rules.most_tokens());
+        let seed = salted_seed(&request.salt);
+        let sequence = Sequence::new(
+            request.id,
+            request.prompt,
+            answer,
+            request.priority,
+            SimTime::ZERO,
+            seed,
+        );
+        let at = self.slots.insert(Slot {
+            place: Place::default(),
+            phase: Phase::Waiting,
+            admitted_before: false,
+            keeps_blocks: false,
+            destination: false,
+            resident: false,
+            set_aside: 0,
+            setbacks: Setbacks::default(),
+            ordinal: 0,
+            due: 0,
+            visit: Visit::default(),
+            sequence,
+        });
+        self.ids.insert(request.id, at);
+        Ok(at)
+    }
+
     /// Takes a waiting request out of the queue.
     fn unqueue(&mut self, at: u32) {
         let slot = &self.slots[at];
         self.waiting.remove(slot.place);
-        let queued = if slot.admitted_before {
+        let queued = if slot.admitted_before || slot.destination {
             &mut self.queued_decode
         } else {
             &mut self.queued_prefill
@@ -250,7 +310,9 @@ impl Vllm {
                 self.decoding.remove(lane.offset);
             }
             Phase::Prefilling => self.prefilling.retain(|&at| at != lane.sequence),
-            Phase::Waiting => debug_assert!(false, "waiting requests are not on the running list"),
+            Phase::Waiting | Phase::Held | Phase::Pending | Phase::Reserved => {
+                debug_assert!(false, "only prefilling and decoding requests are on the running list");
+            }
         }
         lane.sequence
     }
@@ -258,28 +320,12 @@ impl Vllm {
 
 impl Engine for Vllm {
     fn submit(&mut self, request: EngineRequest, now: SimTime) -> Result<(), Rejected> {
-        if self.ids.contains_key(&request.id) {
-            return Err(Rejected::Duplicate(request.id));
-        }
-        self.rules.accepts(&request)?;
-        let answer = Answer::new(&request, self.generator, self.rules.max_len, self.rules.most_tokens());
-        let seed = salted_seed(&request.salt);
-        let sequence = Sequence::new(request.id, request.prompt, answer, request.priority, now, seed);
-        self.queued_prefill.add(sequence.prompt_len());
+        let at = self.enlist(request)?;
+        let slot = &mut self.slots[at];
+        slot.sequence.arrival = now;
+        self.queued_prefill.add(slot.sequence.prompt_len());
         let head = self.waiting.head();
-        let at = self.slots.insert(Slot {
-            place: Place::default(),
-            phase: Phase::Waiting,
-            admitted_before: false,
-            set_aside: 0,
-            setbacks: Setbacks::default(),
-            ordinal: 0,
-            due: 0,
-            visit: Visit::default(),
-            sequence,
-        });
-        self.slots[at].place = self.waiting.push(at, request.priority, now);
-        self.ids.insert(request.id, at);
+        slot.place = self.waiting.push(at, slot.sequence.priority, now);
         if self.waiting.head() != head {
             self.blocked_at = None;
         }
@@ -289,15 +335,21 @@ impl Engine for Vllm {
     fn cancel(&mut self, id: RequestId, _now: SimTime) -> bool {
         let Some(at) = self.ids.remove(&id) else { return false };
         let slot = &self.slots[at];
-        if slot.phase == Phase::Waiting {
-            self.unqueue(at);
-        } else if let Some(index) = self.lanes.find(slot.ordinal) {
-            self.leave(index);
+        match slot.phase {
+            Phase::Waiting => self.unqueue(at),
+            Phase::Pending | Phase::Reserved => self.forget_destination(at),
+            Phase::Held => {}
+            Phase::Prefilling | Phase::Decoding => {
+                if let Some(index) = self.lanes.find(slot.ordinal) {
+                    self.leave(index);
+                }
+            }
         }
         self.blocked_at = None;
         if let Some(mut slot) = self.slots.remove(at) {
             self.pool.release(&mut slot.sequence.table);
         }
+        self.reserve_pending();
         true
     }
 
@@ -343,7 +395,7 @@ impl Engine for Vllm {
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         Load {
             running: count(self.lanes.len()),
-            waiting: count(self.waiting.len()),
+            waiting: count(self.waiting.len() + self.pending.len() + self.reserved),
             active_blocks: self.pool.active(),
             inactive_blocks: self.pool.inactive(),
             total_blocks: self.pool.capacity(),
@@ -364,6 +416,26 @@ impl Engine for Vllm {
             WorkerRole::Aggregated | WorkerRole::Prefill => events,
             WorkerRole::Decode => Vec::new(),
         }
+    }
+
+    fn submit_source(&mut self, request: EngineRequest, now: SimTime) -> Result<(), HandoffRefused> {
+        Self::submit_source(self, request, now)
+    }
+
+    fn reserve_destination(&mut self, request: EngineRequest, now: SimTime) -> Result<(), HandoffRefused> {
+        Self::reserve_destination(self, request, now)
+    }
+
+    fn activate_destination(&mut self, id: RequestId) -> bool {
+        Self::activate_destination(self, id)
+    }
+
+    fn release_source(&mut self, id: RequestId) -> bool {
+        Self::release_source(self, id)
+    }
+
+    fn take_handoff_facts(&mut self, facts: &mut Vec<HandoffFact>) {
+        facts.append(&mut self.facts);
     }
 
     fn set_output_detail(&mut self, detail: OutputDetail) {

@@ -37,6 +37,7 @@ impl Vllm {
         let slot = &mut self.slots[at];
         slot.phase = Phase::Waiting;
         slot.sequence.computed = 0;
+        slot.resident = false;
         let generated = slot.sequence.generated;
         let fruitless = generated == std::mem::replace(&mut slot.setbacks.generated, generated);
         slot.setbacks.count = if fruitless { slot.setbacks.count + 1 } else { 0 };

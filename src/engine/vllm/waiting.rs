@@ -33,22 +33,29 @@ impl Waiting {
 
     /// Queues a new request.
     pub(super) fn push(&mut self, sequence: u32, priority: i32, arrival: SimTime) -> Place {
-        self.back += 1;
-        let place = if self.by_priority {
-            Place {
-                priority,
-                arrival: arrival.0,
-                order: self.back,
-            }
-        } else {
-            Place {
-                priority: 0,
-                arrival: 0,
-                order: self.back,
-            }
-        };
-        self.queue.insert(place, sequence);
+        let place = self.place(priority, arrival);
+        self.put(place, sequence);
         place
+    }
+
+    /// The place that a request has which arrives now.
+    pub(super) fn place(&mut self, priority: i32, arrival: SimTime) -> Place {
+        self.back += 1;
+        let (priority, arrival) = if self.by_priority {
+            (priority, arrival.0)
+        } else {
+            (0, 0)
+        };
+        Place {
+            priority,
+            arrival,
+            order: self.back,
+        }
+    }
+
+    /// Queues a request at the place that it was given.
+    pub(super) fn put(&mut self, place: Place, sequence: u32) {
+        self.queue.insert(place, sequence);
     }
 
     /// Takes a preempted request back: to the front, or to its `former` place in the priority order.

@@ -44,11 +44,11 @@ pub(crate) fn run(case: &Case, args: &EngineArgs) -> Vec<Ran> {
 }
 
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-fn arrival(row: &Row) -> SimTime {
+pub(crate) fn arrival(row: &Row) -> SimTime {
     SimTime((row.timestamp * 1e6).round() as u64)
 }
 
-fn request(at: usize, row: &Row, tokens_per_id: u32) -> EngineRequest {
+pub(crate) fn request(at: usize, row: &Row, tokens_per_id: u32) -> EngineRequest {
     let uuid = at as u64 + 1;
     let tokens = row
         .hash_ids

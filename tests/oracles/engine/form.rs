@@ -5,6 +5,13 @@ use serde_json::Value;
 
 #[derive(Debug, Deserialize)]
 pub(crate) struct Case {
+    /// Of a handoff: what both sides are built from.
+    #[serde(default)]
+    pub(crate) engine_config: Option<Value>,
+    #[serde(default)]
+    pub(crate) prefill_engine_args: Option<Value>,
+    #[serde(default)]
+    pub(crate) decode_engine_args: Option<Value>,
     #[serde(default)]
     pub(crate) engine_args: Option<Value>,
     #[serde(default)]
@@ -38,6 +45,31 @@ pub(crate) struct Core {
     pub(crate) dp_size: usize,
     #[serde(default)]
     pub(crate) steps: Vec<Step>,
+    /// Both sides of a handoff.
+    #[serde(default)]
+    pub(crate) prefill: Vec<HandoffStep>,
+    #[serde(default)]
+    pub(crate) decode: Vec<HandoffStep>,
+}
+
+/// A command to one side of a handoff, or a pass of it, and what followed.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct HandoffStep {
+    pub(crate) command: Option<String>,
+    pub(crate) result: Option<String>,
+    pub(crate) at_ms: Option<f64>,
+    pub(crate) pass: Option<(f64, f64)>,
+    pub(crate) active_blocks: u32,
+    pub(crate) inactive_blocks: Option<u32>,
+    pub(crate) running: Option<u32>,
+    pub(crate) waiting: Option<u32>,
+    #[serde(default)]
+    pub(crate) admitted_reused: Vec<u32>,
+    pub(crate) kv: Vec<Event>,
+    pub(crate) lifecycle: Vec<Value>,
+    #[serde(default)]
+    pub(crate) tokens: Vec<(u32, bool)>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -129,4 +161,7 @@ pub(crate) struct Outcome {
     #[serde(default)]
     pub(crate) reused_input_tokens: u32,
     pub(crate) terminal_status: String,
+    pub(crate) source_held_ms: Option<f64>,
+    pub(crate) destination_reserved_ms: Option<f64>,
+    pub(crate) destination_activated_ms: Option<f64>,
 }

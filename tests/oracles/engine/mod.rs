@@ -2,6 +2,7 @@
 
 mod drive;
 mod form;
+mod handoff;
 mod passes;
 mod requests;
 
@@ -15,8 +16,12 @@ fn engine() {
 fn check(name: &str, case: &Case) {
     if let Some(expected) = &case.expected.engine_core_1_6_1 {
         passes::check(name, case, expected);
+        handoff::check_commands(name, case, expected);
     }
     if let (Some(expected), Some(args)) = (&case.expected.dynamo_1_4_2, &case.engine_args) {
         requests::check(name, case, args, expected);
+    }
+    if let Some(expected) = &case.expected.dynamo_1_4_2 {
+        handoff::check_pair(name, case, expected);
     }
 }

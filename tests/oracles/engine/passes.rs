@@ -51,7 +51,7 @@ pub(crate) fn check(case_name: &str, case: &Case, expected: &Core) {
     }
 }
 
-fn assert_time(place: &str, what: &str, ours: SimTime, expected_ms: f64) {
+pub(crate) fn assert_time(place: &str, what: &str, ours: SimTime, expected_ms: f64) {
     let off = (ours.as_ms() - expected_ms).abs();
     assert!(
         off < TOLERANCE_MS,
@@ -129,6 +129,13 @@ impl<'a> Watch<'a> {
     fn event(&mut self, rank: usize, event: &KvEvent) -> Event {
         let id = self.event_ids[rank];
         self.event_ids[rank] += 1;
+        recorded(id, rank, event)
+    }
+}
+
+/// An event in the form of the recording.
+pub(crate) fn recorded(id: u64, rank: usize, event: &KvEvent) -> Event {
+    {
         let (parent, stored, removed) = match event {
             KvEvent::Stored { parent, blocks } => {
                 let pair = |block: &ghostfleet::types::StoredBlock| {

@@ -1,0 +1,130 @@
+//! Both ends of a handoff in the vLLM scheduler.
+//!
+//! A source that has brought its token keeps its blocks in use until it is released. Destinations get blocks in the order
+//! of their requests, the first only, whenever capacity changes; an activated one is admitted like any other request,
+//! with its prompt computed.
+
+use crate::types::{EngineRequest, RequestId, SimTime};
+
+use super::super::handoff::{HandoffFact, HandoffRefused};
+use super::{Phase, Vllm};
+
+impl Vllm {
+    /// Queues the prefill side of a handoff.
+    pub(super) fn submit_source(&mut self, request: EngineRequest, now: SimTime) -> Result<(), HandoffRefused> {
+        let id = request.id;
+        self.refuse_reserving()?;
+        super::Engine::submit(self, request, now)?;
+        if let Some(&at) = self.ids.get(&id) {
+            self.slots[at].keeps_blocks = true;
+        }
+        Ok(())
+    }
+
+    /// Asks for blocks for a prompt whose KV will come from elsewhere.
+    pub(super) fn reserve_destination(&mut self, request: EngineRequest, now: SimTime) -> Result<(), HandoffRefused> {
+        self.refuse_reserving()?;
+        let prompt_len = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
+        if self.rules.blocks(prompt_len) > self.pool.capacity() {
+            return Err(HandoffRefused::PromptTooLarge);
+        }
+        let at = self.enlist(request)?;
+        let slot = &mut self.slots[at];
+        slot.sequence.arrival = now;
+        slot.phase = Phase::Pending;
+        slot.place = self.waiting.place(slot.sequence.priority, now);
+        slot.destination = true;
+        self.queued_decode.add(slot.sequence.len());
+        self.pending.push_back(at);
+        self.reserve_pending();
+        Ok(())
+    }
+
+    /// The KV of a reserved destination is there.
+    pub(super) fn activate_destination(&mut self, id: RequestId) -> bool {
+        let Some(&at) = self.ids.get(&id) else { return false };
+        if self.slots[at].phase != Phase::Reserved {
+            return false;
+        }
+        let slot = &mut self.slots[at];
+        slot.phase = Phase::Waiting;
+        slot.resident = true;
+        let prompt_len = slot.sequence.prompt_len();
+        slot.sequence.computed = prompt_len;
+        self.waiting.put(slot.place, at);
+        self.reserved -= 1;
+        let mut unheard = super::Pass::default();
+        self.publish(at, prompt_len / self.rules.block_size, &mut unheard);
+        self.early_events.append(&mut unheard.kv_events);
+        self.blocked_at = None;
+        true
+    }
+
+    /// The KV of a held source is no longer needed.
+    pub(super) fn release_source(&mut self, id: RequestId) -> bool {
+        let Some(&at) = self.ids.get(&id) else { return false };
+        if self.slots[at].phase != Phase::Held {
+            return false;
+        }
+        self.ids.remove(&id);
+        if let Some(mut slot) = self.slots.remove(at) {
+            self.pool.release(&mut slot.sequence.table);
+        }
+        self.blocked_at = None;
+        self.reserve_pending();
+        true
+    }
+
+    /// Keeps the blocks of a finished source.
+    pub(super) fn hold(&mut self, at: u32) {
+        let slot = &mut self.slots[at];
+        slot.phase = Phase::Held;
+        self.facts.push(HandoffFact::SourceHeld {
+            id: slot.sequence.id,
+            prompt_tokens: slot.sequence.prompt_len(),
+        });
+    }
+
+    /// Sets blocks aside for destinations, in order, as far as they fit.
+    pub(super) fn reserve_pending(&mut self) {
+        while let Some(&at) = self.pending.front()
+            && self.lanes.len() + self.reserved < self.rules.max_num_seqs
+        {
+            let referenced = self.find_whole_prefix(at);
+            let sequence = &self.slots[at].sequence;
+            let hits = u32::try_from(self.scratch.hits.len()).unwrap_or(u32::MAX);
+            let (id, wanted) = (sequence.id, self.rules.blocks(sequence.len()));
+            if wanted - referenced > self.pool.available() {
+                return;
+            }
+            self.pending.pop_front();
+            let slot = &mut self.slots[at];
+            slot.phase = Phase::Reserved;
+            self.reserved += 1;
+            self.pool.adopt(&mut slot.sequence.table, &self.scratch.hits);
+            self.pool
+                .take(&mut slot.sequence.table, wanted - hits, &mut self.early_events);
+            self.facts.push(HandoffFact::DestinationReserved {
+                id,
+                transferable_prompt_tokens: (wanted - hits) * self.rules.block_size,
+            });
+        }
+    }
+
+    /// A destination that has not started leaves.
+    pub(super) fn forget_destination(&mut self, at: u32) {
+        if self.slots[at].phase == Phase::Reserved {
+            self.reserved -= 1;
+        }
+        self.pending.retain(|&other| other != at);
+        self.queued_decode.remove(self.slots[at].sequence.len());
+    }
+
+    fn refuse_reserving(&self) -> Result<(), HandoffRefused> {
+        if self.rules.keeps_last_token {
+            Ok(())
+        } else {
+            Err(HandoffRefused::Unsupported("trtllm"))
+        }
+    }
+}
