@@ -87,7 +87,8 @@ pub(crate) struct Start {
     pub(crate) rank_end_ms: f64,
     pub(crate) admitted: Vec<(String, u32)>,
     pub(crate) preempted: Vec<String>,
-    pub(crate) kv_at_start: Vec<Value>,
+    #[serde(rename = "kv_at_start")]
+    pub(crate) kv_first: Vec<Value>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -98,7 +98,7 @@ impl<'a> Watch<'a> {
             start.map_or(&[][..], |start| &start.preempted),
             "{place}: preemptions"
         );
-        assert!(start.is_none_or(|start| start.kv_at_start.is_empty()));
+        assert!(start.is_none_or(|start| start.kv_first.is_empty()));
         let shown = pass
             .admissions
             .iter()
