@@ -32,6 +32,27 @@ pub enum LogFormat {
 pub enum Command {
     /// Run a live fleet of emulated workers.
     Serve(Box<ServeArgs>),
+    /// Work on measured hardware profiles.
+    #[command(subcommand)]
+    Profile(ProfileCommand),
+}
+
+/// Work on measured hardware profiles.
+#[derive(Debug, Subcommand)]
+pub enum ProfileCommand {
+    /// Write any form of profile as the NPZ that --planner-profile-data reads.
+    Convert(ConvertArgs),
+}
+
+/// Write any form of profile as a performance NPZ.
+#[derive(Debug, Parser)]
+pub struct ConvertArgs {
+    /// A directory of profiler results, or an NPZ file.
+    #[arg(value_name = "DIR|FILE")]
+    pub input: PathBuf,
+    /// NPZ file to write; replaced if it is there.
+    #[arg(short, long, value_name = "FILE.npz")]
+    pub output: PathBuf,
 }
 
 /// Run a live fleet of emulated workers that a real router discovers and routes to.

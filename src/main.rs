@@ -4,20 +4,23 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
-use ghostfleet::cli::{Cli, Command, LogFormat};
+use ghostfleet::cli::{Cli, Command, LogFormat, ProfileCommand};
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     init_logs(cli.log_format);
     let result = match &cli.command {
-        Command::Serve(args) => ghostfleet::serve::run(args),
+        Command::Serve(args) => ghostfleet::serve::run(args).map_err(|error| (error.exit_code(), error.to_string())),
+        Command::Profile(ProfileCommand::Convert(args)) => {
+            ghostfleet::convert::run(args).map_err(|error| (error.exit_code(), error.to_string()))
+        }
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
+        Err((code, error)) => {
             eprintln!("error: {error}");
-            ExitCode::from(error.exit_code())
+            ExitCode::from(code)
         }
     }
 }

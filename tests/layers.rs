@@ -11,6 +11,7 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 const MAY_USE: &[(&str, &[&str])] = &[
     ("main", &["*"]),
     ("serve", &["actors", "cli", "cluster", "config", "transport", "types"]),
+    ("convert", &["cli", "profile"]),
     ("cli", &["config", "drill", "engine", "types"]),
     (
         "cluster",
@@ -27,7 +28,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("admin", &["actors", "drill", "types"]),
-    ("config", &["drill", "engine", "model", "router", "transport", "types"]),
+    (
+        "config",
+        &["drill", "engine", "model", "profile", "router", "transport", "types"],
+    ),
     (
         "actors",
         &["block_hash", "drill", "engine", "model", "router", "transport", "types"],
@@ -39,6 +43,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("transport", &["block_hash", "types"]),
     ("transport::http", &["block_hash", "model", "types"]),
     ("model", &["types"]),
+    ("profile", &["engine"]),
     ("block_hash", &["types"]),
     ("types", &[]),
 ];

@@ -126,13 +126,15 @@ impl ConfigFile {
                 });
             }
         };
+        let base = path.parent().unwrap_or(Path::new("."));
         let read = |value: toml::Value| -> Result<Settings, ConfigError> {
-            value.try_into().map_err(|error: toml::de::Error| ConfigError::File {
+            let settings: Settings = value.try_into().map_err(|error: toml::de::Error| ConfigError::File {
                 path: path.to_owned(),
                 error: explain_at(&error, text),
-            })
+            })?;
+            Ok(settings.beside(base))
         };
-        let mut fleet = read(toml::Value::Table(table))?;
+        let fleet = read(toml::Value::Table(table))?;
         let mut parsed = Vec::new();
         for (index, group) in groups.into_iter().enumerate() {
             if let Some(key) = group.as_table().and_then(|t| t.keys().find(|k| is_fleet_key(k))) {
@@ -144,13 +146,6 @@ impl ConfigFile {
                 });
             }
             parsed.push(read(group)?);
-        }
-        if let Some(model) = &fleet.model_path {
-            // `./x` and `../x` in a file mean "beside this file"; anything else may be a hub id.
-            if model.starts_with("./") || model.starts_with("../") {
-                let base = path.parent().unwrap_or(Path::new("."));
-                fleet.model_path = Some(base.join(model).display().to_string());
-            }
         }
         Ok(Self {
             path: path.to_owned(),

@@ -7,11 +7,13 @@ pub mod settings;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::{EngineConfig, EngineKind, Fidelity, TimingConfig};
 use crate::model::HubOptions;
+use crate::profile;
 use crate::transport::discovery::{DiscoveryConfig, EndpointName, EtcdOptions, FileOptions};
 
 pub use layers::{ConfigFile, Merged, Origin};
@@ -251,6 +253,26 @@ fn ratio(name: &str, value: Option<f64>) -> Result<f64, ConfigError> {
     )))
 }
 
+fn milliseconds(name: &str, value: Option<f64>) -> Result<f64, ConfigError> {
+    let value = value.unwrap_or(0.0);
+    if value.is_finite() && value >= 0.0 {
+        return Ok(value);
+    }
+    Err(ConfigError::Invalid(format!(
+        "--{name} {value} must be a finite number of milliseconds, 0 or greater"
+    )))
+}
+
+/// Measured durations where a profile is named, else the built-in ones.
+fn timing(profile: Option<&Path>) -> Result<TimingConfig, ConfigError> {
+    let Some(path) = profile else {
+        return Ok(TimingConfig::Polynomial);
+    };
+    let profile =
+        profile::load(path).map_err(|error| ConfigError::Invalid(format!("--planner-profile-data: {error}")))?;
+    Ok(TimingConfig::Profile(Arc::new(profile)))
+}
+
 fn seconds(name: &str, value: f64) -> Result<Duration, ConfigError> {
     Duration::try_from_secs_f64(value)
         .ok()
@@ -343,7 +365,9 @@ fn resolve_group(index: usize, s: &Settings) -> Result<Group, ConfigError> {
         preemption_mode: s.preemption_mode.unwrap_or_default(),
         speedup_ratio: ratio("speedup-ratio", s.speedup_ratio)?,
         decode_speedup_ratio: ratio("decode-speedup-ratio", s.decode_speedup_ratio)?,
-        timing: TimingConfig::Polynomial,
+        timing: timing(s.planner_profile_data.as_deref())?,
+        step_overhead_ms: milliseconds("step-overhead-ms", s.step_overhead_ms)?,
+        step_jitter_ms: milliseconds("step-jitter-ms", s.step_jitter_ms)?,
         seed: s.seed.unwrap_or(0),
         ..EngineConfig::default()
     };

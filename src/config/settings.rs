@@ -1,7 +1,7 @@
 //! Every setting of `serve`, once: the same struct is the command line, the TOML file, one `[[group]]` table of it, the
 //! environment's contribution and the defaults. Absent means "not said here"; [`super::layers`] decides who wins.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -154,6 +154,21 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decode_speedup_ratio: Option<f64>,
 
+    /// Measured durations instead of the built-in ones: an NPZ file, or a directory of profiler results.
+    #[arg(long, value_name = "FILE|DIR")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub planner_profile_data: Option<PathBuf>,
+
+    /// Time that every forward pass takes besides its modelled work, ms (divided by --speedup-ratio too).
+    #[arg(long, value_name = "MS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step_overhead_ms: Option<f64>,
+
+    /// Most extra time of a forward pass, ms; each draws its own from 0 up to this, by the seed.
+    #[arg(long, value_name = "MS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step_jitter_ms: Option<f64>,
+
     /// Seconds between registration and the first pass of a worker; requests wait meanwhile.
     #[arg(long, value_name = "S")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -254,7 +269,7 @@ pub struct Settings {
 
 impl Settings {
     /// Settings that may differ from group to group; the others belong to the whole fleet.
-    pub const GROUP_KEYS: [&'static str; 15] = [
+    pub const GROUP_KEYS: [&'static str; 18] = [
         "name",
         "endpoint",
         "num_workers",
@@ -270,6 +285,9 @@ impl Settings {
         "decode_speedup_ratio",
         "startup_time",
         "block_size",
+        "planner_profile_data",
+        "step_overhead_ms",
+        "step_jitter_ms",
     ];
 
     /// What is used where nothing else is said.
@@ -287,6 +305,8 @@ impl Settings {
             preemption_mode: Some(PreemptionMode::Lifo),
             speedup_ratio: Some(1.0),
             decode_speedup_ratio: Some(1.0),
+            step_overhead_ms: Some(0.0),
+            step_jitter_ms: Some(0.0),
             startup_time: Some(0.0),
             stagger_delay: Some(-1.0),
             discovery_backend: Some(DiscoveryBackend::Etcd),
@@ -306,6 +326,23 @@ impl Settings {
             seed: Some(0),
             ..Self::default()
         }
+    }
+
+    /// Relative paths of a file in `base`, as paths from here. `./x` and `../x` name a model beside the file; any other
+    /// model may be a hub id.
+    #[must_use]
+    pub(super) fn beside(mut self, base: &Path) -> Self {
+        if let Some(model) = self
+            .model_path
+            .as_mut()
+            .filter(|m| m.starts_with("./") || m.starts_with("../"))
+        {
+            *model = base.join(&*model).display().to_string();
+        }
+        if let Some(profile) = &mut self.planner_profile_data {
+            *profile = base.join(&*profile);
+        }
+        self
     }
 
     /// The `--no-...` flags, folded into their positive settings.

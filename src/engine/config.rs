@@ -1,8 +1,11 @@
 //! What an engine is built from.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use super::answer::TokenSource;
+use super::timing::Profile;
 
 /// Scheduler family.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -188,6 +191,9 @@ pub enum TimingConfig {
         /// Per pass with decode work, ms.
         decode_ms: f64,
     },
+    /// Measured durations. Only ever made from points, never read as configuration.
+    #[serde(skip)]
+    Profile(Arc<Profile>),
 }
 
 /// One rank's engine.
@@ -241,6 +247,10 @@ pub struct EngineConfig {
     pub speculation: Option<Speculation>,
     /// Durations.
     pub timing: TimingConfig,
+    /// Time that every pass takes on top of `timing`, ms.
+    pub step_overhead_ms: f64,
+    /// Most extra time of a pass, ms; each pass draws its own from 0 up to this.
+    pub step_jitter_ms: f64,
     /// Seed of the generated tokens.
     pub seed: u64,
     /// Generated ids are drawn from `token_ids.0 .. token_ids.1`.
@@ -275,6 +285,8 @@ impl Default for EngineConfig {
             capacity_policy: CapacityPolicy::default(),
             speculation: None,
             timing: TimingConfig::default(),
+            step_overhead_ms: 0.0,
+            step_jitter_ms: 0.0,
             seed: 0,
             token_ids: (1000, 2000),
             token_source: TokenSource::default(),
@@ -310,6 +322,8 @@ impl EngineConfig {
         for (key, value) in [
             ("speedup_ratio", self.speedup_ratio),
             ("decode_speedup_ratio", self.decode_speedup_ratio),
+            ("step_overhead_ms", self.step_overhead_ms),
+            ("step_jitter_ms", self.step_jitter_ms),
         ] {
             if !value.is_finite() || value < 0.0 {
                 return Err(ConfigError::NotARatio { key, value });

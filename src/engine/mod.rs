@@ -32,7 +32,7 @@ pub use config::{
 pub use forward::{Forward, Lengths};
 pub use group::{Group, GroupPass};
 pub use handoff::{HandoffFact, HandoffRefused, KvTransfer};
-pub use timing::{DecodeBatch, PassTiming, PrefillBatch};
+pub use timing::{DecodeBatch, PassTiming, PrefillBatch, Profile, ProfileError, ProfilePoints};
 
 /// An engine for `config` with the timing model that it names.
 ///

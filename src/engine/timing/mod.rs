@@ -5,6 +5,7 @@
 
 mod fixed;
 mod polynomial;
+mod profile;
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,8 +13,10 @@ use std::time::Duration;
 
 pub(crate) use fixed::Fixed;
 pub(crate) use polynomial::Polynomial;
+pub use profile::{Profile, ProfileError, ProfilePoints};
 
 use super::config::{EngineConfig, Semantics, TimingConfig, WorkerRole};
+use crate::types::SimTime;
 
 /// Prefill work of one pass, as means over its requests (integer division, as the reference does).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +59,9 @@ pub(crate) struct PassClock {
     decode_ratio: f64,
     decode_floor_ms: f64,
     role: WorkerRole,
+    overhead_ms: f64,
+    jitter_ms: f64,
+    seed: u64,
 }
 
 impl PassClock {
@@ -69,7 +75,29 @@ impl PassClock {
                 Semantics::V1_4_2 => 1.0,
             },
             role: config.role,
+            overhead_ms: config.step_overhead_ms,
+            jitter_ms: config.step_jitter_ms,
+            seed: config.seed,
         }
+    }
+
+    /// When a pass that starts at `now` ends, if its prefill and decode parts take `work`.
+    pub(crate) fn end(&self, now: SimTime, work: Duration) -> SimTime {
+        now + work + self.overhead(now)
+    }
+
+    /// What the pass that starts at `now` takes besides its work. The draw depends on the seed and the start alone, so
+    /// that it is the same for a quiet pass and for one that is looked at.
+    fn overhead(&self, now: SimTime) -> Duration {
+        if self.prefill_ratio == 0.0 || (self.overhead_ms == 0.0 && self.jitter_ms == 0.0) {
+            return Duration::ZERO;
+        }
+        let jitter_ms = if self.jitter_ms == 0.0 {
+            0.0
+        } else {
+            self.jitter_ms * unit(self.seed, now)
+        };
+        scaled(self.overhead_ms + jitter_ms, self.prefill_ratio)
     }
 
     /// Time for the prompt tokens of a pass: `isl` and `prefix` are sums over `requests`.
@@ -107,10 +135,19 @@ impl PassClock {
 
 /// The model that a configuration names.
 pub(crate) fn build(config: &TimingConfig) -> Arc<dyn PassTiming> {
-    match *config {
+    match config {
         TimingConfig::Polynomial => Arc::new(Polynomial),
-        TimingConfig::Fixed { prefill_ms, decode_ms } => Arc::new(Fixed { prefill_ms, decode_ms }),
+        &TimingConfig::Fixed { prefill_ms, decode_ms } => Arc::new(Fixed { prefill_ms, decode_ms }),
+        TimingConfig::Profile(profile) => Arc::clone(profile) as Arc<dyn PassTiming>,
     }
+}
+
+/// A number from 0 up to 1 that `seed` and `now` choose.
+#[allow(clippy::cast_precision_loss)]
+fn unit(seed: u64, now: SimTime) -> f64 {
+    let drawn = xxhash_rust::xxh3::xxh3_64_with_seed(&now.0.to_le_bytes(), seed);
+    // The 53 bits that a double holds exactly.
+    (drawn >> 11) as f64 / (1u64 << 53) as f64
 }
 
 /// Whole nanoseconds of `ms`, divided by `ratio`. What is not a finite positive time counts as none.
@@ -170,6 +207,42 @@ mod tests {
         assert_eq!(clock(1.0, 1.0).prefill(0, 0, 0), Duration::ZERO);
         assert_eq!(clock(1.0, 1.0).prefill(2, 100, 100), Duration::ZERO);
         assert_eq!(clock(1.0, 1.0).decode(0, 0, 0, 1024), Duration::ZERO);
+    }
+
+    #[test]
+    fn every_pass_takes_the_overhead_and_a_share_of_the_jitter() {
+        let config = EngineConfig {
+            step_overhead_ms: 2.0,
+            step_jitter_ms: 4.0,
+            speedup_ratio: 2.0,
+            ..EngineConfig::default()
+        };
+        let clock = PassClock::new(&config, build(&config.timing));
+        let extra = |start: u64| clock.end(SimTime(start), Duration::from_millis(7)).0 - start - 7_000_000;
+        let drawn: Vec<u64> = (0..1000).map(|pass| extra(pass * 12_345_678)).collect();
+        assert!(drawn.iter().all(|extra| (1_000_000..=3_000_000).contains(extra)));
+        let mean = drawn.iter().sum::<u64>() / 1000;
+        assert!((1_900_000..2_100_000).contains(&mean), "{mean}");
+        assert_eq!(extra(5), extra(5));
+        let other = PassClock::new(
+            &EngineConfig {
+                seed: 1,
+                ..config.clone()
+            },
+            build(&config.timing),
+        );
+        assert_ne!(
+            other.end(SimTime(5), Duration::ZERO),
+            clock.end(SimTime(5), Duration::ZERO)
+        );
+        let still = EngineConfig {
+            speedup_ratio: 0.0,
+            ..config
+        };
+        assert_eq!(
+            PassClock::new(&still, build(&still.timing)).end(SimTime(5), Duration::ZERO),
+            SimTime(5)
+        );
     }
 
     #[test]

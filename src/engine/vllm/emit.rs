@@ -44,7 +44,7 @@ impl Vllm {
         let span = self
             .clock
             .prefill(prefill.lengths.requests, prefill.isl, prefill.prefix);
-        pass.ends_at = now + span + self.decode_time(&batch, active_blocks);
+        pass.ends_at = self.clock.end(now, span + self.decode_time(&batch, active_blocks));
         *pass.forward = Forward {
             prefill: prefill.lengths,
             prefill_tokens: prefill.tokens,

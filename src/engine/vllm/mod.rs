@@ -386,7 +386,8 @@ impl Engine for Vllm {
             return None;
         }
         let lengths = self.decoding.lengths(self.pass);
-        let ends_at = now + self.decode_time(&DecodeBatch::all(lengths), self.pool.active());
+        let work = self.decode_time(&DecodeBatch::all(lengths), self.pool.active());
+        let ends_at = self.clock.end(now, work);
         self.pass += 1;
         Some(ends_at)
     }
