@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::ConfigError;
+use super::choices::EngineType;
+use super::engine_args;
 use super::settings::Settings;
 
 /// Where a value came from.
@@ -20,6 +22,13 @@ pub enum Origin {
     Environment(String),
     /// The command line.
     Flag,
+    /// A key of an engine document, and where the document was named.
+    EngineArgs {
+        /// Path of the key.
+        path: String,
+        /// Where `extra_engine_args` came from.
+        named_by: Box<Self>,
+    },
 }
 
 impl fmt::Display for Origin {
@@ -29,6 +38,7 @@ impl fmt::Display for Origin {
             Self::File(path) => write!(f, "{}", path.display()),
             Self::Environment(name) => write!(f, "environment {name}"),
             Self::Flag => f.write_str("flag"),
+            Self::EngineArgs { path, named_by } => write!(f, "{path} in extra_engine_args, {named_by}"),
         }
     }
 }
@@ -50,14 +60,49 @@ pub struct Layered {
 }
 
 impl Layered {
-    fn overlay(&mut self, layer: &Settings, origin: &Origin) {
+    /// Puts a layer on top: first the engine document that it names, then what it says itself.
+    fn overlay(&mut self, layer: &Settings, origin: &Origin) -> Result<(), ConfigError> {
+        if let Some(document) = &layer.extra_engine_args {
+            for (path, settings) in engine_args::read(document)? {
+                let origin = Origin::EngineArgs {
+                    path,
+                    named_by: Box::new(origin.clone()),
+                };
+                self.put(&settings, &origin);
+            }
+        }
+        self.put(layer, origin);
+        Ok(())
+    }
+
+    fn put(&mut self, layer: &Settings, origin: &Origin) {
         let Ok(Value::Object(values)) = serde_json::to_value(layer) else {
             return;
         };
-        for (key, value) in values {
+        for (key, value) in values.into_iter().filter(|(_, value)| !value.is_null()) {
             self.origins.insert(key.clone(), origin.clone());
             self.values.insert(key, value);
         }
+    }
+
+    /// Adds the defaults that depend on other settings.
+    fn complete(mut self) -> Result<Self, ConfigError> {
+        if !self.values.contains_key("block_size") {
+            let settings = self.settings()?;
+            let engine = settings.engine_type.unwrap_or(EngineType::Vllm);
+            let page = settings.sglang_page_size.filter(|_| engine == EngineType::Sglang);
+            let derived = Settings {
+                block_size: Some(page.unwrap_or_else(|| engine.default_block_size())),
+                ..Settings::default()
+            };
+            self.put(&derived, &Origin::Default);
+        }
+        Ok(self)
+    }
+
+    /// The value of `key`.
+    pub(super) fn value(&self, key: &str) -> Option<&Value> {
+        self.values.get(key)
     }
 
     /// The merged settings.
@@ -79,9 +124,22 @@ impl Layered {
             .iter()
             .map(|(key, value)| {
                 let origin = self.origins.get(key).map_or_else(String::new, ToString::to_string);
-                format!("{key} = {value}  # {origin}")
+                format!("{key} = {}  # {origin}", toml_value(value))
             })
             .collect()
+    }
+}
+
+/// A value as TOML writes it on one line.
+fn toml_value(value: &Value) -> String {
+    match value {
+        Value::Object(members) => {
+            let members = members.iter().filter(|(_, value)| !value.is_null());
+            let members = members.map(|(key, value)| format!("{key} = {}", toml_value(value)));
+            format!("{{ {} }}", members.collect::<Vec<_>>().join(", "))
+        }
+        Value::Array(items) => format!("[{}]", items.iter().map(toml_value).collect::<Vec<_>>().join(", ")),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.to_string(),
     }
 }
 
@@ -223,25 +281,26 @@ pub fn merge(
     file: Option<&ConfigFile>,
 ) -> Result<Merged, ConfigError> {
     let mut base = Layered::default();
-    base.overlay(&Settings::defaults(), &Origin::Default);
+    base.overlay(&Settings::defaults(), &Origin::Default)?;
     if let Some(file) = file {
-        base.overlay(&file.fleet, &Origin::File(file.path.clone()));
+        base.overlay(&file.fleet, &Origin::File(file.path.clone()))?;
     }
     let environment = super::environment::layers(environment)?;
-    let top = |layered: &mut Layered| {
+    let top = |layered: &mut Layered| -> Result<(), ConfigError> {
         for (name, layer) in &environment {
-            layered.overlay(layer, &Origin::Environment(name.clone()));
+            layered.overlay(layer, &Origin::Environment(name.clone()))?;
         }
-        layered.overlay(flags, &Origin::Flag);
+        layered.overlay(flags, &Origin::Flag)
     };
     let mut groups = Vec::new();
     for group in file.iter().flat_map(|file| &file.groups) {
         let mut layered = base.clone();
-        layered.overlay(group, &Origin::File(file.map(|f| f.path.clone()).unwrap_or_default()));
-        top(&mut layered);
-        groups.push(layered);
+        layered.overlay(group, &Origin::File(file.map(|f| f.path.clone()).unwrap_or_default()))?;
+        top(&mut layered)?;
+        groups.push(layered.complete()?);
     }
-    top(&mut base);
+    top(&mut base)?;
+    let base = base.complete()?;
     if groups.is_empty() {
         groups.push(base.clone());
     }

@@ -1,23 +1,28 @@
 //! From settings to a checked [`Config`]: defaults, precedence, validation.
 
+pub mod choices;
+mod defaults;
+mod engine_args;
 mod environment;
+mod group;
 mod host;
 pub mod layers;
+mod rules;
 pub mod settings;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::engine::{EngineConfig, EngineKind, Fidelity, TimingConfig};
+use crate::engine::EngineConfig;
 use crate::model::HubOptions;
-use crate::profile;
 use crate::transport::discovery::{DiscoveryConfig, EndpointName, EtcdOptions, FileOptions};
 
+use choices::Finite;
+pub use choices::{DiscoveryBackend, Ports};
 pub use layers::{ConfigFile, Merged, Origin};
-pub use settings::{DiscoveryBackend, Ports, Settings};
+pub use settings::Settings;
 
 /// Input that cannot be used. Exit code 2.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -47,6 +52,26 @@ pub enum ConfigError {
         value: String,
         /// What was expected.
         error: String,
+    },
+    /// A document of engine settings with an error in it.
+    #[error("--extra-engine-args{document}: {error}")]
+    EngineArgs {
+        /// Its path, after a space; empty for one given inline.
+        document: String,
+        /// Path of the key, and what was expected.
+        error: String,
+    },
+    /// A setting with a value that it cannot have.
+    #[error("{flag} {value} {why}{origin}")]
+    Value {
+        /// Name on the command line.
+        flag: String,
+        /// The value.
+        value: String,
+        /// What is wrong with it.
+        why: String,
+        /// Where it came from, in brackets; empty for a flag.
+        origin: String,
     },
     /// A value out of range, or two that do not go together.
     #[error("{0}")]
@@ -112,7 +137,6 @@ pub struct Group {
 
 /// Upper bounds that keep a typing error from asking for the impossible.
 const MAX_WORKERS: u32 = 65_536;
-const MAX_RANKS: u32 = 1024;
 
 impl Config {
     /// Checks the merged settings and gives them their types.
@@ -120,6 +144,7 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] names the setting, its value and the way out.
     pub fn resolve(merged: &Merged, environment: &BTreeMap<String, String>) -> Result<Self, ConfigError> {
+        rules::check_ranges(&merged.fleet)?;
         let s = merged.fleet.settings()?;
         let model_path = s.model_path.clone().filter(|p| !p.is_empty()).ok_or_else(|| {
             ConfigError::Invalid(
@@ -133,7 +158,7 @@ impl Config {
             .groups
             .iter()
             .enumerate()
-            .map(|(index, group)| group.settings().and_then(|settings| resolve_group(index, &settings)));
+            .map(|(index, group)| group::resolve(index, group));
         let groups = groups.collect::<Result<Vec<_>, _>>()?;
         let tcp = host::resolve("--tcp-host / DYN_TCP_RPC_HOST", text(s.tcp_host.as_ref()))?;
         let event = host::resolve("--event-host / DYN_EVENT_PLANE_HOST", text(s.event_host.as_ref()))?;
@@ -153,12 +178,12 @@ impl Config {
             tcp_port: s.tcp_port.unwrap_or(0),
             ports: s.ports.unwrap_or(Ports::Shared),
             max_message_bytes: message_limit(s.max_message_size.unwrap_or(0))?,
-            max_open_requests: at_least_one("max-open-requests", s.max_open_requests)?,
+            max_open_requests: s.max_open_requests.unwrap_or(1),
             event_host: event.bind,
             event_advertise: event.advertise,
             http_port: s.http_port,
             http_host: http.bind,
-            stagger: stagger(s.stagger_delay.unwrap_or(-1.0), stagger_total)?,
+            stagger: stagger(s.stagger_delay.map_or(-1.0, Finite::get), stagger_total)?,
             groups,
         };
         config.check_ports()?;
@@ -236,43 +261,6 @@ fn text(value: Option<&String>) -> &str {
     value.map_or("", String::as_str)
 }
 
-fn at_least_one(name: &str, value: Option<u32>) -> Result<u32, ConfigError> {
-    match value {
-        Some(value) if value > 0 => Ok(value),
-        _ => Err(ConfigError::Invalid(format!("--{name} must be at least 1"))),
-    }
-}
-
-fn ratio(name: &str, value: Option<f64>) -> Result<f64, ConfigError> {
-    let value = value.unwrap_or(1.0);
-    if value.is_finite() && value >= 0.0 {
-        return Ok(value);
-    }
-    Err(ConfigError::Invalid(format!(
-        "--{name} {value} must be a finite number, 0 or greater (0: no modelled delay)"
-    )))
-}
-
-fn milliseconds(name: &str, value: Option<f64>) -> Result<f64, ConfigError> {
-    let value = value.unwrap_or(0.0);
-    if value.is_finite() && value >= 0.0 {
-        return Ok(value);
-    }
-    Err(ConfigError::Invalid(format!(
-        "--{name} {value} must be a finite number of milliseconds, 0 or greater"
-    )))
-}
-
-/// Measured durations where a profile is named, else the built-in ones.
-fn timing(profile: Option<&Path>) -> Result<TimingConfig, ConfigError> {
-    let Some(path) = profile else {
-        return Ok(TimingConfig::Polynomial);
-    };
-    let profile =
-        profile::load(path).map_err(|error| ConfigError::Invalid(format!("--planner-profile-data: {error}")))?;
-    Ok(TimingConfig::Profile(Arc::new(profile)))
-}
-
 fn seconds(name: &str, value: f64) -> Result<Duration, ConfigError> {
     Duration::try_from_secs_f64(value)
         .ok()
@@ -310,7 +298,7 @@ fn stagger(delay: f64, workers: u32) -> Result<Duration, ConfigError> {
 }
 
 fn discovery(s: &Settings) -> Result<DiscoveryConfig, ConfigError> {
-    let lease_ttl = u64::from(at_least_one("lease-ttl", s.lease_ttl)?);
+    let lease_ttl = u64::from(s.lease_ttl.unwrap_or(10));
     Ok(match s.discovery_backend.unwrap_or(DiscoveryBackend::Etcd) {
         DiscoveryBackend::Etcd => {
             let endpoints = text(s.etcd_endpoints.as_ref())
@@ -326,7 +314,10 @@ fn discovery(s: &Settings) -> Result<DiscoveryConfig, ConfigError> {
             DiscoveryConfig::Etcd(EtcdOptions {
                 endpoints,
                 ttl: Duration::from_secs(lease_ttl),
-                connect_limit: seconds("etcd-connect-timeout", s.etcd_connect_timeout.unwrap_or(120.0))?,
+                connect_limit: seconds(
+                    "etcd-connect-timeout",
+                    s.etcd_connect_timeout.map_or(120.0, Finite::get),
+                )?,
                 ..EtcdOptions::default()
             })
         }
@@ -334,55 +325,5 @@ fn discovery(s: &Settings) -> Result<DiscoveryConfig, ConfigError> {
             root: s.file_kv.clone().unwrap_or_default(),
             ..FileOptions::default()
         }),
-    })
-}
-
-fn resolve_group(index: usize, s: &Settings) -> Result<Group, ConfigError> {
-    let endpoint = match &s.endpoint {
-        Some(endpoint) => endpoint.parse::<EndpointName>(),
-        None => EndpointName::new(text(s.namespace.as_ref()), "backend", "generate"),
-    };
-    let endpoint = endpoint.map_err(|error| ConfigError::Invalid(format!("--endpoint: {error}")))?;
-    let data_parallel_size = at_least_one("data-parallel-size", s.data_parallel_size)?;
-    if data_parallel_size > MAX_RANKS {
-        return Err(ConfigError::Invalid(format!(
-            "--data-parallel-size {data_parallel_size} exceeds {MAX_RANKS}"
-        )));
-    }
-    let engine = EngineConfig {
-        kind: EngineKind::Vllm,
-        fidelity: Fidelity::Real,
-        num_gpu_blocks: at_least_one("num-gpu-blocks-override", s.num_gpu_blocks_override)?,
-        block_size: at_least_one("block-size", s.block_size)?,
-        max_model_len: s
-            .max_model_len
-            .map(|len| at_least_one("max-model-len", Some(len)))
-            .transpose()?,
-        max_num_seqs: Some(at_least_one("max-num-seqs", s.max_num_seqs)?),
-        max_num_batched_tokens: Some(at_least_one("max-num-batched-tokens", s.max_num_batched_tokens)?),
-        enable_prefix_caching: s.enable_prefix_caching.unwrap_or(true),
-        enable_chunked_prefill: s.enable_chunked_prefill.unwrap_or(true),
-        preemption_mode: s.preemption_mode.unwrap_or_default(),
-        speedup_ratio: ratio("speedup-ratio", s.speedup_ratio)?,
-        decode_speedup_ratio: ratio("decode-speedup-ratio", s.decode_speedup_ratio)?,
-        timing: timing(s.planner_profile_data.as_deref())?,
-        step_overhead_ms: milliseconds("step-overhead-ms", s.step_overhead_ms)?,
-        step_jitter_ms: milliseconds("step-jitter-ms", s.step_jitter_ms)?,
-        seed: s.seed.unwrap_or(0),
-        ..EngineConfig::default()
-    };
-    if engine.num_gpu_blocks < 2 {
-        return Err(ConfigError::Invalid(
-            "--num-gpu-blocks-override 1 leaves no usable block (the engine keeps one for itself); use at least 2"
-                .into(),
-        ));
-    }
-    Ok(Group {
-        name: s.name.clone().unwrap_or_else(|| format!("group-{index}")),
-        endpoint,
-        num_workers: at_least_one("num-workers", s.num_workers)?,
-        data_parallel_size,
-        startup_time: seconds("startup-time", s.startup_time.unwrap_or(0.0))?,
-        engine,
     })
 }

@@ -1,53 +1,17 @@
 //! Every setting of `serve`, once: the same struct is the command line, the TOML file, one `[[group]]` table of it, the
 //! environment's contribution and the defaults. Absent means "not said here"; [`super::layers`] decides who wins.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-use crate::engine::PreemptionMode;
-
-/// Where workers announce themselves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum DiscoveryBackend {
-    /// An etcd server (`ETCD_ENDPOINTS`).
-    Etcd,
-    /// A directory on this host (`DYN_FILE_KV`); no server needed.
-    File,
-}
-
-/// How requests travel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum RequestPlane {
-    /// TCP, frames and acks on pooled connections.
-    Tcp,
-}
-
-/// How KV events and load figures travel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum EventPlane {
-    /// ZeroMQ, one PUB socket per rank.
-    Zmq,
-}
-
-/// Request listeners.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum Ports {
-    /// One listener for the whole process; the endpoint path tells workers apart.
-    Shared,
-    /// One listener per worker, so that a crashed worker's port is really closed.
-    PerWorker,
-}
-
-/// Reads one of a settings enum's words, the same ones that a config file has.
-fn word<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
-    serde_json::from_value(serde_json::Value::from(text)).map_err(|error| error.to_string())
-}
+use super::choices::{
+    CapacityPolicy, DisaggregationMode, DiscoveryBackend, EngineType, EventPlane, Finite, G1Backend, Limit, Ports,
+    Reasoning, RequestPlane, SchedulePolicy, SchedulingPolicy, Semantics, TimingModel, TransferTiming, json,
+    table_or_json, word,
+};
+use crate::engine::{Fidelity, PreemptionMode, RadixEviction};
 
 /// All settings. Field names are the TOML keys; with dashes they are the flags.
 #[derive(Debug, Clone, Default, PartialEq, Args, Serialize, Deserialize)]
@@ -56,58 +20,64 @@ pub struct Settings {
     /// Model: a local directory, or a Hugging Face id such as Qwen/Qwen3-0.6B (only config and tokenizer files are
     /// downloaded).
     #[arg(long, value_name = "DIR|ID")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub model_path: Option<String>,
 
     /// Name that clients ask for [default: the model path as given].
     #[arg(long, value_name = "NAME")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub model_name: Option<String>,
 
     /// Endpoint to serve, as `dyn://namespace.component.endpoint` [default: component backend, endpoint generate].
     #[arg(long, value_name = "DYN")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
 
     /// Namespace of the default endpoint.
     #[arg(skip)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
 
     /// Workers in this process.
     #[arg(long, value_name = "N")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub num_workers: Option<u32>,
 
     /// Data-parallel ranks per worker, each with its own scheduler and KV pool.
     #[arg(long, value_name = "N")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub data_parallel_size: Option<u32>,
+
+    /// Engine settings as JSON, inline or in a file, in the form of Dynamo 1.4.2 (flat) or 1.6.1 (nested). Flags given
+    /// beside it win over it.
+    #[arg(long, value_name = "JSON|FILE")]
+    pub extra_engine_args: Option<String>,
+
+    /// Whose scheduler a worker has.
+    #[arg(long, value_name = "ENGINE")]
+    pub engine_type: Option<EngineType>,
+
+    /// Follow the real engine or Dynamo's emulator of it (mocker) where they differ.
+    #[arg(long, value_name = "WHOSE", value_parser = word::<Fidelity>)]
+    pub scheduler_fidelity: Option<Fidelity>,
+
+    /// Release of Dynamo whose timing rules the emulated scheduler follows.
+    #[arg(long, value_name = "RELEASE")]
+    pub semantics: Option<Semantics>,
 
     /// KV cache blocks per rank.
     #[arg(long = "num-gpu-blocks-override", value_name = "BLOCKS")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub num_gpu_blocks_override: Option<u32>,
 
-    /// Tokens per KV block.
+    /// Tokens per KV block [default: 64 for vllm, 1 or the page size for sglang, 32 for trtllm].
     #[arg(long, value_name = "TOKENS")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub block_size: Option<u32>,
 
     /// Longest sequence, prompt and answer, in tokens [default: the model's context length].
     #[arg(long, value_name = "TOKENS")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_model_len: Option<u32>,
 
-    /// Most requests in the running batch of a rank.
+    /// Most requests in the running batch of a rank, or `unlimited`.
     #[arg(long, value_name = "N")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_num_seqs: Option<u32>,
+    pub max_num_seqs: Option<Limit>,
 
-    /// Token budget of one forward pass.
+    /// Token budget of one forward pass, or `unlimited`.
     #[arg(long, value_name = "TOKENS")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_num_batched_tokens: Option<u32>,
+    pub max_num_batched_tokens: Option<Limit>,
 
     /// Reuse the KV blocks of equal prefixes; --no-enable-prefix-caching turns it off.
     #[arg(
@@ -116,7 +86,6 @@ pub struct Settings {
         default_missing_value = "true",
         overrides_with = "no_enable_prefix_caching"
     )]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub enable_prefix_caching: Option<bool>,
 
     /// Turn prefix caching off.
@@ -131,7 +100,6 @@ pub struct Settings {
         default_missing_value = "true",
         overrides_with = "no_enable_chunked_prefill"
     )]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub enable_chunked_prefill: Option<bool>,
 
     /// Turn chunked prefill off.
@@ -141,219 +109,361 @@ pub struct Settings {
 
     /// Which running request gives way when blocks run out: the last admitted (lifo) or the first (fifo).
     #[arg(long, value_name = "MODE", value_parser = word::<PreemptionMode>)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub preemption_mode: Option<PreemptionMode>,
+
+    /// Which waiting request is admitted first.
+    #[arg(long, value_name = "POLICY")]
+    pub scheduling_policy: Option<SchedulingPolicy>,
+
+    /// Share of the KV blocks that an admission leaves free while something runs, from 0 up to 1.
+    #[arg(long, value_name = "SHARE")]
+    pub watermark: Option<Finite>,
+
+    /// Most prompt tokens of one request per pass while others are in the system; 0: no limit.
+    #[arg(long, value_name = "TOKENS")]
+    pub long_prefill_token_threshold: Option<u32>,
+
+    /// Admit a request only if all its known tokens fit in the cache, not just its first chunk; --no-scheduler-reserve-full-isl turns it off.
+    #[arg(
+        long,
+        num_args = 0,
+        default_missing_value = "true",
+        overrides_with = "no_scheduler_reserve_full_isl"
+    )]
+    pub scheduler_reserve_full_isl: Option<bool>,
+
+    /// The opposite.
+    #[arg(long, hide = true, overrides_with = "scheduler_reserve_full_isl")]
+    #[serde(skip)]
+    pub no_scheduler_reserve_full_isl: bool,
+
+    /// In a data-parallel group prefills start in every n-th pass only while others decode.
+    #[arg(long, value_name = "N")]
+    pub prefill_schedule_interval: Option<u32>,
+
+    /// Order of SGLang's waiting queue.
+    #[arg(long, value_name = "POLICY")]
+    pub sglang_schedule_policy: Option<SchedulePolicy>,
+
+    /// SGLang's page size; the same as --block-size.
+    #[arg(long, value_name = "TOKENS")]
+    pub sglang_page_size: Option<u32>,
+
+    /// Prompt tokens per SGLang prefill pass [default: 16384].
+    #[arg(long, value_name = "TOKENS")]
+    pub sglang_max_prefill_tokens: Option<u32>,
+
+    /// Prompt tokens of one chunk in SGLang; whole pages [default: 8192].
+    #[arg(long, value_name = "TOKENS")]
+    pub sglang_chunked_prefill_size: Option<u32>,
+
+    /// Most output tokens that an SGLang admission sets aside per request [default: 4096].
+    #[arg(long, value_name = "TOKENS")]
+    pub sglang_clip_max_new_tokens: Option<u32>,
+
+    /// How much of the outputs still to come an SGLang admission sets aside [default: 1].
+    #[arg(long, value_name = "X")]
+    pub sglang_schedule_conservativeness: Option<Finite>,
+
+    /// Which unused leaf of SGLang's radix cache leaves first.
+    #[arg(long, value_name = "POLICY", value_parser = word::<RadixEviction>)]
+    pub sglang_radix_eviction_policy: Option<RadixEviction>,
+
+    /// Decode passes between two SGLang prefill passes at least.
+    #[arg(long, value_name = "N")]
+    pub sglang_prefill_decode_interval: Option<u32>,
+
+    /// When TensorRT-LLM admits a request.
+    #[arg(long, value_name = "POLICY")]
+    pub trtllm_capacity_scheduler_policy: Option<CapacityPolicy>,
+
+    /// The peer's pool of GPU blocks.
+    #[arg(long, value_name = "POOL")]
+    pub g1_backend: Option<G1Backend>,
+
+    /// How long passes take, as JSON: `{"type":"polynomial"}`, `{"type":"fixed","prefill_ms":X,"decode_ms":Y}` or an external
+    /// provider.
+    #[arg(long, value_name = "JSON", value_parser = json::<TimingModel>)]
+    #[serde(default, deserialize_with = "table_or_json")]
+    pub timing_model: Option<TimingModel>,
 
     /// Divide every modelled duration by this; 0: no modelled delay.
     #[arg(long, value_name = "X")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub speedup_ratio: Option<f64>,
+    pub speedup_ratio: Option<Finite>,
 
     /// Divide modelled decode durations by this too; 0: no modelled decode delay.
     #[arg(long, value_name = "X")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub decode_speedup_ratio: Option<f64>,
+    pub decode_speedup_ratio: Option<Finite>,
 
     /// Measured durations instead of the built-in ones: an NPZ file, or a directory of profiler results.
     #[arg(long, value_name = "FILE|DIR")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub planner_profile_data: Option<PathBuf>,
 
     /// Time that every forward pass takes besides its modelled work, ms (divided by --speedup-ratio too).
     #[arg(long, value_name = "MS")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub step_overhead_ms: Option<f64>,
+    pub step_overhead_ms: Option<Finite>,
 
     /// Most extra time of a forward pass, ms; each draws its own from 0 up to this, by the seed.
     #[arg(long, value_name = "MS")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub step_jitter_ms: Option<f64>,
+    pub step_jitter_ms: Option<Finite>,
+
+    /// Draft tokens per pass of speculative decoding, 1 to 5.
+    #[arg(long, value_name = "N", alias = "ais-nextn")]
+    pub aic_nextn: Option<u32>,
+
+    /// Chance that each draft token is accepted after those before it, comma separated [default: 0.85,0.3,0,0,0].
+    #[arg(long, value_name = "RATES", alias = "ais-nextn-accept-rates")]
+    pub aic_nextn_accept_rates: Option<String>,
+
+    /// Seed of the acceptance draws [default: 42].
+    #[arg(long, value_name = "SEED", alias = "ais-mtp-seed")]
+    pub aic_mtp_seed: Option<u64>,
+
+    /// Take durations from the AIC performance model.
+    #[arg(long, num_args = 0, default_missing_value = "true", alias = "ais-perf-model")]
+    pub aic_perf_model: Option<bool>,
+
+    /// Accelerator system of the AIC model.
+    #[arg(long, value_name = "NAME", alias = "ais-system")]
+    pub aic_system: Option<String>,
+
+    /// Backend of the AIC model.
+    #[arg(long, value_name = "NAME", alias = "ais-backend")]
+    pub aic_backend: Option<String>,
+
+    /// Backend version of the AIC model.
+    #[arg(long, value_name = "VERSION", alias = "ais-backend-version")]
+    pub aic_backend_version: Option<String>,
+
+    /// Model of the AIC model.
+    #[arg(long, value_name = "ID", alias = "ais-model-path")]
+    pub aic_model_path: Option<String>,
+
+    /// Tensor-parallel size of the AIC model.
+    #[arg(long, value_name = "N", alias = "ais-tp-size")]
+    pub aic_tp_size: Option<u32>,
+
+    /// Tensor-parallel size of its experts.
+    #[arg(long, value_name = "N", alias = "ais-moe-tp-size")]
+    pub aic_moe_tp_size: Option<u32>,
+
+    /// Expert-parallel size.
+    #[arg(long, value_name = "N", alias = "ais-moe-ep-size")]
+    pub aic_moe_ep_size: Option<u32>,
+
+    /// Data-parallel size of its attention.
+    #[arg(long, value_name = "N", alias = "ais-attention-dp-size")]
+    pub aic_attention_dp_size: Option<u32>,
+
+    /// Data type of its matrix products.
+    #[arg(long, value_name = "TYPE", alias = "ais-gemm-dtype")]
+    pub aic_gemm_dtype: Option<String>,
+
+    /// Data type of its experts.
+    #[arg(long, value_name = "TYPE", alias = "ais-moe-dtype")]
+    pub aic_moe_dtype: Option<String>,
+
+    /// Data type of its attention.
+    #[arg(long, value_name = "TYPE", alias = "ais-fmha-dtype")]
+    pub aic_fmha_dtype: Option<String>,
+
+    /// Data type of its KV cache.
+    #[arg(long, value_name = "TYPE", alias = "ais-kv-cache-dtype")]
+    pub aic_kv_cache_dtype: Option<String>,
+
+    /// Data type of its communication.
+    #[arg(long, value_name = "TYPE", alias = "ais-comm-dtype")]
+    pub aic_comm_dtype: Option<String>,
+
+    /// Share of the memory that vLLM may use, for the estimate of its blocks.
+    #[arg(long, value_name = "SHARE")]
+    pub gpu_memory_utilization: Option<Finite>,
+
+    /// Share of the memory that SGLang sets aside, for the estimate of its blocks.
+    #[arg(long, value_name = "SHARE")]
+    pub mem_fraction_static: Option<Finite>,
+
+    /// Share of the free memory that TensorRT-LLM takes, for the estimate of its blocks.
+    #[arg(long, value_name = "SHARE")]
+    pub free_gpu_memory_fraction: Option<Finite>,
+
+    /// Part of the work that the workers do.
+    #[arg(long, value_name = "MODE")]
+    pub disaggregation_mode: Option<DisaggregationMode>,
+
+    /// Same as --disaggregation-mode prefill.
+    #[arg(long, num_args = 0, default_missing_value = "true", hide = true)]
+    pub is_prefill_worker: Option<bool>,
+
+    /// Same as --disaggregation-mode decode.
+    #[arg(long, num_args = 0, default_missing_value = "true", hide = true)]
+    pub is_decode_worker: Option<bool>,
+
+    /// Ports of the prefill workers' rendezvous, one per worker, comma separated.
+    #[arg(long, value_name = "PORTS")]
+    pub bootstrap_ports: Option<String>,
+
+    /// Longest handoff between two workers, ms [default: 300000].
+    #[arg(long, value_name = "MS")]
+    pub handoff_session_timeout_ms: Option<u64>,
+
+    /// GB/s (1e9 bytes) of a KV transfer; 0: no delay.
+    #[arg(long, value_name = "GBPS")]
+    pub kv_transfer_bandwidth: Option<Finite>,
+
+    /// Tokens that a KV transfer is charged for.
+    #[arg(long, value_name = "MODE")]
+    pub kv_transfer_timing_mode: Option<TransferTiming>,
+
+    /// Data type of the KV cache, for the bytes of a transfer.
+    #[arg(long, value_name = "TYPE")]
+    pub kv_cache_dtype: Option<String>,
+
+    /// Bytes of KV cache per token.
+    #[arg(long, value_name = "BYTES")]
+    pub kv_bytes_per_token: Option<u64>,
+
+    /// Blocks of host memory below the GPU cache; 0: none.
+    #[arg(long, value_name = "BLOCKS", alias = "num-host-blocks")]
+    pub num_g2_blocks: Option<u32>,
+
+    /// Blocks of disk below host memory; 0: none.
+    #[arg(long, value_name = "BLOCKS")]
+    pub num_g3_blocks: Option<u32>,
+
+    /// Keep blocks in object storage too.
+    #[arg(long, num_args = 0, default_missing_value = "true")]
+    pub enable_g4_storage: Option<bool>,
+
+    /// Blocks per offload batch [default: 32].
+    #[arg(long, value_name = "BLOCKS")]
+    pub offload_batch_size: Option<u32>,
+
+    /// GB/s from GPU to host; 0: instant.
+    #[arg(long, value_name = "GBPS", alias = "host-offload-d2h-bandwidth-gbps")]
+    pub bandwidth_g1_to_g2_gbps: Option<Finite>,
+
+    /// GB/s from host to GPU; 0: instant.
+    #[arg(long, value_name = "GBPS", alias = "host-offload-h2d-bandwidth-gbps")]
+    pub bandwidth_g2_to_g1_gbps: Option<Finite>,
+
+    /// GB/s from host to disk; 0: instant.
+    #[arg(long, value_name = "GBPS")]
+    pub bandwidth_g2_to_g3_gbps: Option<Finite>,
+
+    /// GB/s from disk to host; 0: instant.
+    #[arg(long, value_name = "GBPS")]
+    pub bandwidth_g3_to_g2_gbps: Option<Finite>,
+
+    /// GB/s from host to object storage; 0: instant.
+    #[arg(long, value_name = "GBPS")]
+    pub bandwidth_g2_to_g4_gbps: Option<Finite>,
+
+    /// GB/s from object storage to host; 0: instant.
+    #[arg(long, value_name = "GBPS")]
+    pub bandwidth_g4_to_g2_gbps: Option<Finite>,
+
+    /// Ports of native KV event publishers, one per worker, comma separated.
+    #[arg(long, value_name = "PORTS")]
+    pub zmq_kv_events_ports: Option<String>,
+
+    /// Ports that replay native KV events, one per worker, comma separated.
+    #[arg(long, value_name = "PORTS")]
+    pub zmq_replay_ports: Option<String>,
+
+    /// Let each worker answer queries about its own cache.
+    #[arg(long, num_args = 0, default_missing_value = "true")]
+    pub enable_local_indexer: Option<bool>,
+
+    /// A span of reasoning at the start of each answer, as JSON:
+    /// `{"start_thinking_token_id":A,"end_thinking_token_id":B,"thinking_ratio":X}`.
+    #[arg(long, value_name = "JSON", value_parser = json::<Reasoning>)]
+    #[serde(default, deserialize_with = "table_or_json")]
+    pub reasoning: Option<Reasoning>,
+
+    /// Recorded answers to give back: JSON lines.
+    #[arg(long, value_name = "FILE")]
+    pub response_replay_trace_path: Option<PathBuf>,
+
+    /// Queue policy of a replay's router (engine JSON only).
+    #[arg(skip)]
+    pub router_queue_policy: Option<String>,
 
     /// Seconds between registration and the first pass of a worker; requests wait meanwhile.
     #[arg(long, value_name = "S")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub startup_time: Option<f64>,
+    pub startup_time: Option<Finite>,
 
     /// Seconds between the launches of two workers; -1: by fleet size (0 up to 32 workers, 0.1 up to 128, else 0.2).
     /// Staggered launches pause 2 s after every 32 workers.
     #[arg(long, value_name = "S", allow_negative_numbers = true)]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub stagger_delay: Option<f64>,
+    pub stagger_delay: Option<Finite>,
 
     /// Where workers announce themselves.
     #[arg(long, value_name = "BACKEND")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub discovery_backend: Option<DiscoveryBackend>,
 
     /// How requests travel.
     #[arg(long, value_name = "PLANE")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub request_plane: Option<RequestPlane>,
 
     /// How KV events and load figures travel.
     #[arg(long, value_name = "PLANE")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub event_plane: Option<EventPlane>,
 
     /// Directory of the file backend [default: `dynamo_store_kv` in the temporary directory].
     #[arg(long, value_name = "DIR")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub file_kv: Option<PathBuf>,
 
     /// etcd servers, comma separated.
     #[arg(long, value_name = "URLS")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub etcd_endpoints: Option<String>,
 
     /// Seconds after which a silent worker's records disappear from etcd.
     #[arg(long, value_name = "S")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_ttl: Option<u32>,
 
     /// Seconds to keep trying to reach etcd at start.
     #[arg(long, value_name = "S")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub etcd_connect_timeout: Option<f64>,
+    pub etcd_connect_timeout: Option<Finite>,
 
     /// Request listeners: one for the process, or one per worker.
     #[arg(long, value_name = "PORTS")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub ports: Option<Ports>,
 
     /// Address of the request listeners: an IP or a network interface; 0.0.0.0 listens everywhere and advertises the
     /// routed address.
     #[arg(long, value_name = "HOST")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tcp_host: Option<String>,
 
     /// Port of the request listener; 0: any free one. Worker i listens on port + i with --ports per-worker.
     #[arg(long, value_name = "PORT")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tcp_port: Option<u16>,
 
     /// Address of the event publishers: an IP or a network interface.
     #[arg(long, value_name = "HOST")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub event_host: Option<String>,
 
     /// Longest request frame, bytes.
     #[arg(long, value_name = "BYTES")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_message_size: Option<u64>,
 
     /// Most requests that a worker takes at a time; further ones are refused as overload.
     #[arg(long, value_name = "N")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_open_requests: Option<u32>,
 
     /// Give each worker an HTTP port (OpenAI paths), counting up from this one [default: no HTTP].
     #[arg(long, value_name = "PORT")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub http_port: Option<u16>,
 
     /// Address of the HTTP ports.
     #[arg(long, value_name = "HOST")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub http_host: Option<String>,
 
     /// Seed of generated tokens and of every random choice.
     #[arg(long, value_name = "SEED")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
 
     /// Name of a group (config file only).
     #[arg(skip)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-}
-
-impl Settings {
-    /// Settings that may differ from group to group; the others belong to the whole fleet.
-    pub const GROUP_KEYS: [&'static str; 18] = [
-        "name",
-        "endpoint",
-        "num_workers",
-        "data_parallel_size",
-        "num_gpu_blocks_override",
-        "max_model_len",
-        "max_num_seqs",
-        "max_num_batched_tokens",
-        "enable_prefix_caching",
-        "enable_chunked_prefill",
-        "preemption_mode",
-        "speedup_ratio",
-        "decode_speedup_ratio",
-        "startup_time",
-        "block_size",
-        "planner_profile_data",
-        "step_overhead_ms",
-        "step_jitter_ms",
-    ];
-
-    /// What is used where nothing else is said.
-    pub fn defaults() -> Self {
-        Self {
-            namespace: Some("dynamo".into()),
-            num_workers: Some(1),
-            data_parallel_size: Some(1),
-            num_gpu_blocks_override: Some(16_384),
-            block_size: Some(64),
-            max_num_seqs: Some(256),
-            max_num_batched_tokens: Some(8192),
-            enable_prefix_caching: Some(true),
-            enable_chunked_prefill: Some(true),
-            preemption_mode: Some(PreemptionMode::Lifo),
-            speedup_ratio: Some(1.0),
-            decode_speedup_ratio: Some(1.0),
-            step_overhead_ms: Some(0.0),
-            step_jitter_ms: Some(0.0),
-            startup_time: Some(0.0),
-            stagger_delay: Some(-1.0),
-            discovery_backend: Some(DiscoveryBackend::Etcd),
-            request_plane: Some(RequestPlane::Tcp),
-            event_plane: Some(EventPlane::Zmq),
-            file_kv: Some(std::env::temp_dir().join("dynamo_store_kv")),
-            etcd_endpoints: Some("http://localhost:2379".into()),
-            lease_ttl: Some(10),
-            etcd_connect_timeout: Some(120.0),
-            ports: Some(Ports::Shared),
-            tcp_host: Some("127.0.0.1".into()),
-            tcp_port: Some(0),
-            event_host: Some("127.0.0.1".into()),
-            max_message_size: Some(32 * 1024 * 1024),
-            max_open_requests: Some(10_000),
-            http_host: Some("127.0.0.1".into()),
-            seed: Some(0),
-            ..Self::default()
-        }
-    }
-
-    /// Relative paths of a file in `base`, as paths from here. `./x` and `../x` name a model beside the file; any other
-    /// model may be a hub id.
-    #[must_use]
-    pub(super) fn beside(mut self, base: &Path) -> Self {
-        if let Some(model) = self
-            .model_path
-            .as_mut()
-            .filter(|m| m.starts_with("./") || m.starts_with("../"))
-        {
-            *model = base.join(&*model).display().to_string();
-        }
-        if let Some(profile) = &mut self.planner_profile_data {
-            *profile = base.join(&*profile);
-        }
-        self
-    }
-
-    /// The `--no-...` flags, folded into their positive settings.
-    #[must_use]
-    pub fn normalized(mut self) -> Self {
-        if std::mem::take(&mut self.no_enable_prefix_caching) {
-            self.enable_prefix_caching = Some(false);
-        }
-        if std::mem::take(&mut self.no_enable_chunked_prefill) {
-            self.enable_chunked_prefill = Some(false);
-        }
-        self
-    }
 }

@@ -1,0 +1,337 @@
+//! Types of settings: what a flag, a TOML value, a JSON value and an environment variable may say.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Where workers announce themselves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum DiscoveryBackend {
+    /// An etcd server (`ETCD_ENDPOINTS`).
+    Etcd,
+    /// A directory on this host (`DYN_FILE_KV`); no server needed.
+    File,
+}
+
+/// How requests travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum RequestPlane {
+    /// TCP, frames and acks on pooled connections.
+    Tcp,
+}
+
+/// How KV events and load figures travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum EventPlane {
+    /// ZeroMQ, one PUB socket per rank.
+    Zmq,
+}
+
+/// Request listeners.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ports {
+    /// One listener for the whole process; the endpoint path tells workers apart.
+    Shared,
+    /// One listener per worker, so that a crashed worker's port is really closed.
+    PerWorker,
+}
+
+/// Scheduler family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum EngineType {
+    /// vLLM.
+    Vllm,
+    /// SGLang.
+    Sglang,
+    /// TensorRT-LLM.
+    Trtllm,
+}
+
+impl EngineType {
+    /// Tokens per KV block unless configured.
+    pub fn default_block_size(self) -> u32 {
+        match self {
+            Self::Vllm => 64,
+            Self::Sglang => 1,
+            Self::Trtllm => 32,
+        }
+    }
+}
+
+/// Release of the peer whose timing rules count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+pub enum Semantics {
+    /// Dynamo 1.6.1.
+    #[serde(rename = "1.6.1")]
+    #[value(name = "1.6.1")]
+    V1_6_1,
+    /// Dynamo 1.4.2.
+    #[serde(rename = "1.4.2")]
+    #[value(name = "1.4.2")]
+    V1_4_2,
+}
+
+/// Order in which waiting requests are admitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum SchedulingPolicy {
+    /// First come, first served.
+    Fcfs,
+    /// Smallest priority first.
+    Priority,
+}
+
+/// Order of SGLang's waiting queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum SchedulePolicy {
+    /// First come, first served.
+    #[serde(alias = "fcfs")]
+    #[value(alias = "fcfs")]
+    Fifo,
+    /// Longest cached prefix first.
+    Lpm,
+    /// Heaviest subtree of the cache first.
+    DfsWeight,
+    /// Longest output first.
+    Lof,
+}
+
+/// When TensorRT-LLM admits a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum CapacityPolicy {
+    /// When it can run to its longest end.
+    #[value(name = "guaranteed_no_evict")]
+    GuaranteedNoEvict,
+    /// When it fits now.
+    #[value(name = "max_utilization")]
+    MaxUtilization,
+}
+
+/// Part of the work that a worker does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum DisaggregationMode {
+    /// Everything.
+    #[serde(alias = "aggregated")]
+    #[value(alias = "aggregated")]
+    Agg,
+    /// Prompts.
+    Prefill,
+    /// Answers.
+    Decode,
+}
+
+/// Tokens that a KV transfer is charged for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum TransferTiming {
+    /// The whole prompt.
+    #[value(name = "full_prompt")]
+    FullPrompt,
+    /// What the destination does not have.
+    #[value(name = "destination_missing")]
+    DestinationMissing,
+}
+
+/// The peer's pool of GPU blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum G1Backend {
+    /// Least recently used copies leave first.
+    Native,
+    /// The crate `kvbm-logical`.
+    Kvbm,
+}
+
+/// A number that can be computed with: not NaN, not infinite.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct Finite(f64);
+
+impl Finite {
+    /// For a number that is finite by its nature, such as a literal.
+    pub(super) const fn literal(value: f64) -> Self {
+        assert!(value.is_finite());
+        Self(value)
+    }
+
+    /// The number.
+    pub fn get(self) -> f64 {
+        self.0
+    }
+}
+
+impl FromStr for Finite {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = text.parse::<f64>().map_err(|_| "must be a number".to_owned())?;
+        Self::checked(number)
+    }
+}
+
+impl Finite {
+    fn checked(number: f64) -> Result<Self, String> {
+        if number.is_finite() {
+            Ok(Self(number))
+        } else {
+            Err("must be a finite number".to_owned())
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Finite {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        Self::checked(f64::deserialize(from)?).map_err(D::Error::custom)
+    }
+}
+
+/// A limit that can be taken away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limit {
+    /// At most this many.
+    Most(u32),
+    /// No limit; written `unlimited`.
+    Unlimited,
+}
+
+impl Limit {
+    /// The number, if there is a limit.
+    pub fn get(self) -> Option<u32> {
+        match self {
+            Self::Most(number) => Some(number),
+            Self::Unlimited => None,
+        }
+    }
+}
+
+const LIMIT: &str = "a whole number or \"unlimited\"";
+
+impl FromStr for Limit {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse() {
+            Ok(number) => Ok(Self::Most(number)),
+            Err(_) if text == "unlimited" => Ok(Self::Unlimited),
+            Err(_) => Err(format!("use {LIMIT}")),
+        }
+    }
+}
+
+impl Serialize for Limit {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Most(number) => number.serialize(to),
+            Self::Unlimited => "unlimited".serialize(to),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Limit {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl serde::de::Visitor<'_> for Visitor {
+            type Value = Limit;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(LIMIT)
+            }
+
+            fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<Limit, E> {
+                let number = u32::try_from(number);
+                number
+                    .map(Limit::Most)
+                    .map_err(|_| E::custom(format!("expected {LIMIT}")))
+            }
+
+            fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<Limit, E> {
+                let number = u64::try_from(number).map_err(|_| E::custom(format!("expected {LIMIT}")))?;
+                self.visit_u64(number)
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Limit, E> {
+                text.parse().map_err(E::custom)
+            }
+        }
+        from.deserialize_any(Visitor)
+    }
+}
+
+/// A span of reasoning at the start of each answer.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reasoning {
+    /// First token of the span.
+    pub start_thinking_token_id: u32,
+    /// Last token of the span.
+    pub end_thinking_token_id: u32,
+    /// Share of the answer, 0 to 1.
+    pub thinking_ratio: Finite,
+}
+
+/// How long passes take, in the form of the peer's `timing_model`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]
+pub enum TimingModel {
+    /// The built-in curves.
+    Polynomial,
+    /// Constant durations.
+    Fixed {
+        /// Per pass with prefill work, ms.
+        prefill_ms: Finite,
+        /// Per pass with decode work, ms.
+        decode_ms: Finite,
+    },
+    /// A model from outside.
+    External(External),
+}
+
+/// A model from outside the engine, by its provider.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "provider", content = "config", rename_all = "snake_case")]
+pub enum External {
+    /// Measured durations.
+    DynamoProfile(ProfilePath),
+    /// The peer's performance model; 1.4.2 calls it AIC.
+    #[serde(alias = "aic")]
+    Ais(serde_json::Value),
+}
+
+/// Where a profile is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProfilePath {
+    /// NPZ file or directory of profiler results.
+    pub path: PathBuf,
+}
+
+/// Reads one of a settings enum's words, the same ones that a config file has.
+pub(super) fn word<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    serde_json::from_value(serde_json::Value::from(text)).map_err(|error| error.to_string())
+}
+
+/// Reads a flag whose value is a JSON object.
+pub(super) fn json<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    serde_json::from_str(text).map_err(|error| error.to_string())
+}
+
+/// Reads a table, or JSON text that holds one (as an environment variable does).
+pub(super) fn table_or_json<'de, D: Deserializer<'de>, T: DeserializeOwned>(from: D) -> Result<Option<T>, D::Error> {
+    let value = serde_json::Value::deserialize(from)?;
+    let read = match value.as_str() {
+        Some(text) => serde_json::from_str(text),
+        None => serde_json::from_value(value),
+    };
+    read.map(Some).map_err(D::Error::custom)
+}

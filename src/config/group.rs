@@ -1,0 +1,252 @@
+//! One group of workers: from merged settings to an engine configuration.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::choices::{
+    DisaggregationMode, EngineType, External, Finite, Limit, ProfilePath, Reasoning, SchedulingPolicy, TimingModel,
+};
+use super::layers::Layered;
+use super::rules::{check_built_in, check_ranges, refused};
+use super::settings::Settings;
+use super::{ConfigError, Group, seconds};
+use crate::engine::{EngineConfig, EngineKind, Fidelity, TimingConfig};
+use crate::profile;
+use crate::transport::discovery::EndpointName;
+
+/// Most ranks per worker; keeps a typing error from asking for the impossible.
+const MAX_RANKS: u32 = 1024;
+
+/// Most draft tokens of speculative decoding.
+const MAX_NEXTN: u32 = 5;
+
+pub(super) fn resolve(index: usize, layered: &Layered) -> Result<Group, ConfigError> {
+    check_ranges(layered)?;
+    let s = layered.settings()?;
+    let endpoint = match &s.endpoint {
+        Some(endpoint) => endpoint.parse::<EndpointName>(),
+        None => EndpointName::new(s.namespace.as_deref().unwrap_or_default(), "backend", "generate"),
+    };
+    let endpoint = endpoint.map_err(|error| ConfigError::Invalid(format!("--endpoint: {error}")))?;
+    let data_parallel_size = s.data_parallel_size.unwrap_or(1);
+    if data_parallel_size > MAX_RANKS {
+        return Err(refused(layered, "data_parallel_size", &format!("exceeds {MAX_RANKS}")));
+    }
+    check_together(layered, &s)?;
+    check_built_in(layered)?;
+    let engine = engine(layered, &s)?;
+    Ok(Group {
+        name: s.name.clone().unwrap_or_else(|| format!("group-{index}")),
+        endpoint,
+        num_workers: s.num_workers.unwrap_or(1),
+        data_parallel_size,
+        startup_time: s
+            .startup_time
+            .map_or(Ok(Duration::ZERO), |span| seconds("startup-time", span.get()))?,
+        engine,
+    })
+}
+
+fn engine(layered: &Layered, s: &Settings) -> Result<EngineConfig, ConfigError> {
+    let defaults = EngineConfig::default();
+    let ratio = |value: Option<Finite>| value.map_or(1.0, Finite::get);
+    let zero = |value: Option<Finite>| value.map_or(0.0, Finite::get);
+    let limit = |value: Option<Limit>, default: Option<u32>| value.map_or(default, Limit::get);
+    let kind = match s.engine_type.unwrap_or(EngineType::Vllm) {
+        EngineType::Vllm => EngineKind::Vllm,
+        EngineType::Sglang | EngineType::Trtllm => {
+            return Err(refused(
+                layered,
+                "engine_type",
+                "is a scheduler that this build does not have; use vllm",
+            ));
+        }
+    };
+    let fidelity = s.scheduler_fidelity.unwrap_or_default();
+    let engine = EngineConfig {
+        kind,
+        fidelity,
+        num_gpu_blocks: s.num_gpu_blocks_override.unwrap_or(defaults.num_gpu_blocks),
+        block_size: s.block_size.unwrap_or(defaults.block_size),
+        max_model_len: s.max_model_len,
+        max_num_seqs: limit(s.max_num_seqs, defaults.max_num_seqs),
+        max_num_batched_tokens: limit(s.max_num_batched_tokens, defaults.max_num_batched_tokens),
+        enable_prefix_caching: s.enable_prefix_caching.unwrap_or(true),
+        enable_chunked_prefill: s.enable_chunked_prefill.unwrap_or(true),
+        preemption_mode: s.preemption_mode.unwrap_or_default(),
+        priority_scheduling: s.scheduling_policy == Some(SchedulingPolicy::Priority),
+        watermark: zero(s.watermark),
+        reserve_full_isl: s.scheduler_reserve_full_isl.unwrap_or(true),
+        long_prefill_token_threshold: s.long_prefill_token_threshold.unwrap_or(0),
+        speedup_ratio: ratio(s.speedup_ratio),
+        decode_speedup_ratio: ratio(s.decode_speedup_ratio),
+        timing: timing(layered, s)?,
+        step_overhead_ms: zero(s.step_overhead_ms),
+        step_jitter_ms: zero(s.step_jitter_ms),
+        seed: s.seed.unwrap_or(0),
+        ..defaults
+    };
+    if fidelity == Fidelity::Real && engine.num_gpu_blocks < 2 {
+        return Err(refused(
+            layered,
+            "num_gpu_blocks_override",
+            "leaves no usable block (the engine keeps one for itself); use at least 2",
+        ));
+    }
+    engine
+        .validate()
+        .map_err(|error| ConfigError::Invalid(error.to_string()))?;
+    Ok(engine)
+}
+
+/// Settings that have to fit each other.
+fn check_together(layered: &Layered, s: &Settings) -> Result<(), ConfigError> {
+    let engine_type = s.engine_type.unwrap_or(EngineType::Vllm);
+    let fidelity = s.scheduler_fidelity.unwrap_or_default();
+    match (engine_type, s.block_size) {
+        (EngineType::Sglang, Some(block)) => {
+            if let Some(page) = s.sglang_page_size.filter(|&page| page != block) {
+                let why = format!("must equal --block-size with the sglang engine, which is {block}, not {page}");
+                return Err(refused(layered, "sglang_page_size", &why));
+            }
+            if let Some(chunk) = s
+                .sglang_chunked_prefill_size
+                .filter(|chunk| !chunk.is_multiple_of(block))
+            {
+                let why = format!("must be divisible by --block-size {block}: {chunk} is no whole number of pages");
+                return Err(refused(layered, "sglang_chunked_prefill_size", &why));
+            }
+            if s.enable_chunked_prefill == Some(false) {
+                let why = "is not supported by the sglang engine, which always computes long prompts in chunks";
+                return Err(refused(layered, "enable_chunked_prefill", why));
+            }
+        }
+        (EngineType::Vllm | EngineType::Trtllm, Some(1)) if fidelity == Fidelity::Mocker => {
+            let why = "must be at least 2 with the emulated vllm and trtllm schedulers";
+            return Err(refused(layered, "block_size", why));
+        }
+        (EngineType::Vllm | EngineType::Sglang | EngineType::Trtllm, _) => {}
+    }
+    check_speculation(layered, s)?;
+    let prefill = s.is_prefill_worker == Some(true);
+    let decode = s.is_decode_worker == Some(true);
+    if prefill && decode {
+        return Err(refused(
+            layered,
+            "is_prefill_worker",
+            "and --is-decode-worker exclude each other",
+        ));
+    }
+    if let (true, Some(mode)) = (prefill || decode, s.disaggregation_mode) {
+        let same = match mode {
+            DisaggregationMode::Agg => true,
+            DisaggregationMode::Prefill => prefill,
+            DisaggregationMode::Decode => decode,
+        };
+        if !same {
+            let why = "contradicts --is-prefill-worker or --is-decode-worker; give the mode alone";
+            return Err(refused(layered, "disaggregation_mode", why));
+        }
+    }
+    let some = |blocks: Option<u32>| blocks.is_some_and(|blocks| blocks > 0);
+    for (key, wanted) in [
+        ("num_g3_blocks", some(s.num_g3_blocks)),
+        ("enable_g4_storage", s.enable_g4_storage == Some(true)),
+    ] {
+        if wanted && !some(s.num_g2_blocks) {
+            return Err(refused(layered, key, "requires --num-g2-blocks"));
+        }
+    }
+    if s.zmq_replay_ports.is_some() && s.zmq_kv_events_ports.is_none() {
+        return Err(refused(layered, "zmq_replay_ports", "requires --zmq-kv-events-ports"));
+    }
+    for (key, ports) in [
+        ("bootstrap_ports", &s.bootstrap_ports),
+        ("zmq_kv_events_ports", &s.zmq_kv_events_ports),
+        ("zmq_replay_ports", &s.zmq_replay_ports),
+    ] {
+        check_ports(layered, key, ports.as_deref(), s.num_workers.unwrap_or(1))?;
+    }
+    if let Some(Reasoning { thinking_ratio, .. }) = s.reasoning
+        && !(0.0..=1.0).contains(&thinking_ratio.get())
+    {
+        return Err(refused(layered, "reasoning", "needs a thinking_ratio between 0 and 1"));
+    }
+    Ok(())
+}
+
+fn check_ports(layered: &Layered, key: &str, ports: Option<&str>, workers: u32) -> Result<(), ConfigError> {
+    let Some(ports) = ports else { return Ok(()) };
+    let listed: Result<Vec<u16>, _> = ports.split(',').map(|port| port.trim().parse::<u16>()).collect();
+    match listed {
+        Ok(listed) if listed.len() == workers as usize => Ok(()),
+        Ok(listed) => {
+            let why = format!(
+                "lists {} ports for {workers} workers; give one port per worker",
+                listed.len()
+            );
+            Err(refused(layered, key, &why))
+        }
+        Err(_) => Err(refused(layered, key, "must be port numbers, comma separated")),
+    }
+}
+
+fn check_speculation(layered: &Layered, s: &Settings) -> Result<(), ConfigError> {
+    let Some(nextn) = s.aic_nextn else {
+        return match s.aic_nextn_accept_rates {
+            Some(_) => Err(refused(layered, "aic_nextn_accept_rates", "requires --aic-nextn")),
+            None => Ok(()),
+        };
+    };
+    if !(1..=MAX_NEXTN).contains(&nextn) {
+        return Err(refused(layered, "aic_nextn", &format!("must be in 1..={MAX_NEXTN}")));
+    }
+    #[allow(clippy::float_cmp)]
+    if s.decode_speedup_ratio.is_some_and(|ratio| ratio.get() != 1.0) {
+        let why = "requires --decode-speedup-ratio 1.0, because both make decoding faster";
+        return Err(refused(layered, "aic_nextn", why));
+    }
+    let rates = s.aic_nextn_accept_rates.as_deref().unwrap_or("0");
+    let chance = |rate: &str| rate.trim().parse::<f64>().is_ok_and(|rate| (0.0..=1.0).contains(&rate));
+    if !rates.split(',').all(chance) {
+        let why = "must be numbers between 0 and 1, comma separated";
+        return Err(refused(layered, "aic_nextn_accept_rates", why));
+    }
+    Ok(())
+}
+
+/// Measured durations where a profile is named, else those of the timing model.
+fn timing(layered: &Layered, s: &Settings) -> Result<TimingConfig, ConfigError> {
+    let model = s.timing_model.as_ref().unwrap_or(&TimingModel::Polynomial);
+    match (s.planner_profile_data.as_deref(), model) {
+        (Some(path), TimingModel::Polynomial) => measured("--planner-profile-data", path),
+        (Some(_), TimingModel::Fixed { .. } | TimingModel::External(_)) => Err(refused(
+            layered,
+            "timing_model",
+            "and --planner-profile-data exclude each other",
+        )),
+        (None, TimingModel::Polynomial) => Ok(TimingConfig::Polynomial),
+        (None, &TimingModel::Fixed { prefill_ms, decode_ms }) => {
+            if prefill_ms.get() < 0.0 || decode_ms.get() < 0.0 {
+                return Err(refused(layered, "timing_model", "must have times of 0 or greater"));
+            }
+            Ok(TimingConfig::Fixed {
+                prefill_ms: prefill_ms.get(),
+                decode_ms: decode_ms.get(),
+            })
+        }
+        (None, TimingModel::External(External::DynamoProfile(ProfilePath { path }))) => {
+            measured("--timing-model", path)
+        }
+        (None, TimingModel::External(External::Ais(_))) => {
+            let why = "asks for the AIC performance model, which this build does not have";
+            Err(refused(layered, "timing_model", why))
+        }
+    }
+}
+
+fn measured(flag: &str, path: &Path) -> Result<TimingConfig, ConfigError> {
+    let profile = profile::load(path).map_err(|error| ConfigError::Invalid(format!("{flag}: {error}")))?;
+    Ok(TimingConfig::Profile(Arc::new(profile)))
+}

@@ -1,0 +1,209 @@
+//! What a value may be, setting by setting, whatever place it came from; and what this build cannot do yet.
+
+use serde_json::Value;
+
+use super::ConfigError;
+use super::layers::{Layered, Origin};
+
+/// Range of a number.
+#[derive(Debug, Clone, Copy)]
+enum Range {
+    /// 1 or more.
+    Positive,
+    /// 0 or more.
+    NonNegative,
+    /// A factor of durations: 0 or more, and 0 means none.
+    Ratio,
+    /// 0 to 1.
+    Share,
+    /// 0 up to 1, but not 1.
+    LessThanOne,
+}
+
+use Range::{LessThanOne, NonNegative, Positive, Ratio, Share};
+
+const RANGES: &[(&str, Range)] = &[
+    ("num_workers", Positive),
+    ("data_parallel_size", Positive),
+    ("num_gpu_blocks_override", Positive),
+    ("block_size", Positive),
+    ("max_model_len", Positive),
+    ("max_num_seqs", Positive),
+    ("max_num_batched_tokens", Positive),
+    ("max_open_requests", Positive),
+    ("lease_ttl", Positive),
+    ("prefill_schedule_interval", Positive),
+    ("sglang_page_size", Positive),
+    ("sglang_max_prefill_tokens", Positive),
+    ("sglang_chunked_prefill_size", Positive),
+    ("sglang_clip_max_new_tokens", Positive),
+    ("sglang_schedule_conservativeness", NonNegative),
+    ("handoff_session_timeout_ms", Positive),
+    ("offload_batch_size", Positive),
+    ("aic_tp_size", Positive),
+    ("aic_moe_tp_size", Positive),
+    ("aic_moe_ep_size", Positive),
+    ("aic_attention_dp_size", Positive),
+    ("speedup_ratio", Ratio),
+    ("decode_speedup_ratio", Ratio),
+    ("step_overhead_ms", NonNegative),
+    ("step_jitter_ms", NonNegative),
+    ("startup_time", NonNegative),
+    ("etcd_connect_timeout", NonNegative),
+    ("kv_transfer_bandwidth", NonNegative),
+    ("bandwidth_g1_to_g2_gbps", NonNegative),
+    ("bandwidth_g2_to_g1_gbps", NonNegative),
+    ("bandwidth_g2_to_g3_gbps", NonNegative),
+    ("bandwidth_g3_to_g2_gbps", NonNegative),
+    ("bandwidth_g2_to_g4_gbps", NonNegative),
+    ("bandwidth_g4_to_g2_gbps", NonNegative),
+    ("gpu_memory_utilization", Share),
+    ("mem_fraction_static", Share),
+    ("free_gpu_memory_fraction", Share),
+    ("watermark", LessThanOne),
+];
+
+impl Range {
+    fn holds(self, number: f64) -> bool {
+        match self {
+            Positive => number >= 1.0,
+            NonNegative | Ratio => number >= 0.0,
+            Share => (0.0..=1.0).contains(&number),
+            LessThanOne => (0.0..1.0).contains(&number),
+        }
+    }
+
+    fn words(self) -> &'static str {
+        match self {
+            Positive => "must be at least 1",
+            NonNegative => "must be 0 or greater",
+            Ratio => "must be 0 or greater (0: no modelled delay)",
+            Share => "must be between 0 and 1",
+            LessThanOne => "must be at least 0 and below 1",
+        }
+    }
+}
+
+/// Settings that other parts of the engine will carry out, with the name of the part. Only values that ask for nothing
+/// are accepted.
+const NOT_BUILT_IN: &[(&str, &str)] = &[
+    ("semantics", "the timing rules of 1.4.2"),
+    ("prefill_schedule_interval", "the interval between prefills"),
+    ("sglang_schedule_policy", "SGLang's scheduler"),
+    ("sglang_page_size", "SGLang's scheduler"),
+    ("sglang_max_prefill_tokens", "SGLang's scheduler"),
+    ("sglang_chunked_prefill_size", "SGLang's scheduler"),
+    ("sglang_clip_max_new_tokens", "SGLang's scheduler"),
+    ("sglang_schedule_conservativeness", "SGLang's scheduler"),
+    ("sglang_radix_eviction_policy", "SGLang's scheduler"),
+    ("sglang_prefill_decode_interval", "SGLang's scheduler"),
+    ("trtllm_capacity_scheduler_policy", "TensorRT-LLM's scheduler"),
+    ("g1_backend", "a choice of block pools"),
+    ("aic_nextn", "speculative decoding"),
+    ("aic_mtp_seed", "speculative decoding"),
+    ("aic_perf_model", "the AIC performance model"),
+    ("aic_system", "the AIC performance model"),
+    ("aic_backend", "the AIC performance model"),
+    ("aic_backend_version", "the AIC performance model"),
+    ("aic_model_path", "the AIC performance model"),
+    ("aic_tp_size", "the AIC performance model"),
+    ("aic_moe_tp_size", "the AIC performance model"),
+    ("aic_moe_ep_size", "the AIC performance model"),
+    ("aic_attention_dp_size", "the AIC performance model"),
+    ("aic_gemm_dtype", "the AIC performance model"),
+    ("aic_moe_dtype", "the AIC performance model"),
+    ("aic_fmha_dtype", "the AIC performance model"),
+    ("aic_kv_cache_dtype", "the AIC performance model"),
+    ("aic_comm_dtype", "the AIC performance model"),
+    ("gpu_memory_utilization", "the estimate of KV blocks"),
+    ("mem_fraction_static", "the estimate of KV blocks"),
+    ("free_gpu_memory_fraction", "the estimate of KV blocks"),
+    ("disaggregation_mode", "disaggregation"),
+    ("is_prefill_worker", "disaggregation"),
+    ("is_decode_worker", "disaggregation"),
+    ("bootstrap_ports", "disaggregation"),
+    ("handoff_session_timeout_ms", "disaggregation"),
+    ("kv_transfer_bandwidth", "disaggregation"),
+    ("kv_transfer_timing_mode", "disaggregation"),
+    ("kv_cache_dtype", "disaggregation"),
+    ("kv_bytes_per_token", "disaggregation"),
+    ("num_g2_blocks", "the host tier of the KV cache"),
+    ("num_g3_blocks", "the disk tier of the KV cache"),
+    ("enable_g4_storage", "the storage tier of the KV cache"),
+    ("offload_batch_size", "the host tier of the KV cache"),
+    ("bandwidth_g1_to_g2_gbps", "the host tier of the KV cache"),
+    ("bandwidth_g2_to_g1_gbps", "the host tier of the KV cache"),
+    ("bandwidth_g2_to_g3_gbps", "the disk tier of the KV cache"),
+    ("bandwidth_g3_to_g2_gbps", "the disk tier of the KV cache"),
+    ("bandwidth_g2_to_g4_gbps", "the storage tier of the KV cache"),
+    ("bandwidth_g4_to_g2_gbps", "the storage tier of the KV cache"),
+    ("zmq_kv_events_ports", "native KV events"),
+    ("zmq_replay_ports", "native KV events"),
+    ("reasoning", "reasoning spans"),
+    ("response_replay_trace_path", "replay of recorded answers"),
+    ("router_queue_policy", "the replay's router"),
+];
+
+/// Values that ask for nothing.
+fn asks_for_nothing(key: &str, value: &Value) -> bool {
+    let default = match key {
+        "disaggregation_mode" => Some("agg"),
+        "semantics" => Some("1.6.1"),
+        "kv_cache_dtype" => Some("auto"),
+        "kv_transfer_timing_mode" => Some("full_prompt"),
+        "g1_backend" => Some("native"),
+        _ => None,
+    };
+    let zero = key.starts_with("num_g") && value.as_u64() == Some(0);
+    let one = key == "prefill_schedule_interval" && value.as_u64() == Some(1);
+    zero || one || value == &Value::from(false) || default.is_some_and(|default| value == &Value::from(default))
+}
+
+/// Checks every number against its range.
+///
+/// # Errors
+/// [`ConfigError::Value`] names the setting, its value and where that came from.
+pub(super) fn check_ranges(layered: &Layered) -> Result<(), ConfigError> {
+    for &(key, range) in RANGES {
+        let number = layered.value(key).and_then(Value::as_f64);
+        if number.is_some_and(|number| !range.holds(number)) {
+            return Err(refused(layered, key, range.words()));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses what cannot be done rather than ignoring it.
+///
+/// # Errors
+/// [`ConfigError::Value`].
+pub(super) fn check_built_in(layered: &Layered) -> Result<(), ConfigError> {
+    for &(key, part) in NOT_BUILT_IN {
+        if layered.value(key).is_some_and(|value| !asks_for_nothing(key, value)) {
+            return Err(refused(
+                layered,
+                key,
+                &format!("asks for {part}, which this build does not have"),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// An error about the value of `key`.
+pub(super) fn refused(layered: &Layered, key: &str, why: &str) -> ConfigError {
+    let value = match layered.value(key) {
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+        None => String::new(),
+    };
+    ConfigError::Value {
+        flag: format!("--{}", key.replace('_', "-")),
+        value,
+        why: why.to_owned(),
+        origin: match layered.origin(key) {
+            None | Some(Origin::Flag | Origin::Default) => String::new(),
+            Some(origin) => format!(" (from {origin})"),
+        },
+    }
+}
