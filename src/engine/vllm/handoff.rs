@@ -28,6 +28,7 @@ impl Vllm {
         if self.rules.blocks(prompt_len) > self.pool.capacity() {
             return Err(HandoffRefused::PromptTooLarge);
         }
+        self.rules.fits(prompt_len).map_err(HandoffRefused::Rejected)?;
         let at = self.enlist(request)?;
         let slot = &mut self.slots[at];
         slot.sequence.arrival = now;
