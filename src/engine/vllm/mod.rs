@@ -16,6 +16,8 @@
 //! differ the code asks [`Rules`].
 
 mod admit;
+#[cfg(test)]
+mod cost;
 mod emit;
 mod handoff;
 mod lanes;
@@ -88,6 +90,9 @@ pub(crate) struct Vllm {
     /// Tokens scheduled per request in the last pass, when asked for.
     record: Option<Vec<(RequestId, u32)>>,
     scratch: Scratch,
+    /// Visits of the scheduler to single requests.
+    #[cfg(test)]
+    visits: u64,
 }
 
 /// A request and what the scheduler knows about it.
@@ -240,6 +245,8 @@ impl Vllm {
             detail: OutputDetail::default(),
             record: None,
             scratch: Scratch::default(),
+            #[cfg(test)]
+            visits: 0,
             rules,
         }
     }

@@ -81,6 +81,10 @@ impl Vllm {
         work: &mut Work,
         pass: &mut Pass,
     ) -> Visited {
+        #[cfg(test)]
+        {
+            self.visits += 1;
+        }
         let (computed, len) = self.progress(at);
         let tokens = self.chunk(len - computed, budget);
         let end = computed + tokens;

@@ -1,0 +1,117 @@
+//! What passes cost, counted in visits of the scheduler to single requests.
+
+use std::sync::Arc;
+
+use super::super::config::EngineConfig;
+use super::super::timing;
+use super::super::{Engine, OutputDetail};
+use super::Vllm;
+use crate::types::{EngineRequest, HashSalt, RequestId, SimTime, StopRule};
+
+const BLOCK: u32 = 64;
+
+fn engine() -> Vllm {
+    let config = EngineConfig {
+        block_size: BLOCK,
+        ..EngineConfig::default()
+    };
+    Vllm::new(&config, timing::build(&config.timing))
+}
+
+fn request(id: u64, prompt_len: u32, max_tokens: u32) -> EngineRequest {
+    EngineRequest {
+        id: RequestId(id),
+        key: id,
+        prompt: Arc::from_iter((0..prompt_len).map(|at| at + 100_000 * u32::try_from(id).unwrap())),
+        stop: StopRule {
+            max_tokens: Some(max_tokens),
+            ..StopRule::default()
+        },
+        planned: None,
+        priority: 0,
+        salt: HashSalt::default(),
+    }
+}
+
+#[test]
+fn a_decoding_request_is_visited_twice_per_block_however_many_tokens_it_gets() {
+    let (requests, blocks) = (100_u32, 10);
+    let mut engine = engine();
+    engine.set_output_detail(OutputDetail::Milestones);
+    for id in 0..requests {
+        engine
+            .submit(request(u64::from(id), 20 + id % 40, blocks * BLOCK), SimTime::ZERO)
+            .unwrap();
+    }
+    let mut now = SimTime::ZERO;
+    while let Some(pass) = engine.step(now) {
+        now = pass.ends_at;
+    }
+    let most = u64::from(requests * (2 * blocks + 2));
+    assert!(
+        engine.visits <= most,
+        "{} visits for {} tokens",
+        engine.visits,
+        requests * blocks * BLOCK
+    );
+}
+
+#[test]
+fn passes_between_block_boundaries_are_quiet() {
+    let blocks = 10;
+    let mut engine = engine();
+    engine.submit(request(1, 30, blocks * BLOCK), SimTime::ZERO).unwrap();
+    let mut now = SimTime::ZERO;
+    let (mut quiet, mut loud) = (0, 0);
+    loop {
+        if let Some(end) = engine.step_quiet(now) {
+            now = end;
+            quiet += 1;
+        } else if let Some(pass) = engine.step(now) {
+            now = pass.ends_at;
+            loud += 1;
+        } else {
+            break;
+        }
+    }
+    assert_eq!(quiet + loud, blocks * BLOCK);
+    assert!(loud <= 2 * blocks + 2, "{loud} passes that change something");
+}
+
+#[test]
+fn a_request_that_does_not_fit_is_not_tried_again_until_something_changes() {
+    let config = EngineConfig {
+        block_size: BLOCK,
+        num_gpu_blocks: 12,
+        ..EngineConfig::default()
+    };
+    let mut engine = Vllm::new(&config, timing::build(&config.timing));
+    engine.submit(request(1, 8 * BLOCK + 2, 50), SimTime::ZERO).unwrap();
+    engine.submit(request(2, 6 * BLOCK, 5), SimTime::ZERO).unwrap();
+    let mut now = engine.step(SimTime::ZERO).unwrap().ends_at;
+    assert_eq!((engine.load().running, engine.load().waiting), (1, 1));
+    for _ in 0..40 {
+        now = engine
+            .step_quiet(now)
+            .expect("a blocked queue does not make a pass loud");
+    }
+    while let Some(pass) = engine.step(now) {
+        now = pass.ends_at;
+    }
+    assert_eq!(engine.load().waiting, 0, "both ran");
+}
+
+#[test]
+fn an_idle_pool_of_any_size_holds_nothing() {
+    let config = EngineConfig {
+        num_gpu_blocks: u32::MAX,
+        ..EngineConfig::default()
+    };
+    let engine = Vllm::new(&config, timing::build(&config.timing));
+    assert_eq!(engine.pool.available(), u32::MAX - 1);
+    assert!(
+        std::mem::size_of::<Vllm>() < 2048,
+        "{} bytes",
+        std::mem::size_of::<Vllm>()
+    );
+}
