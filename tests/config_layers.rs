@@ -360,12 +360,12 @@ fn values_out_of_range_are_refused() {
 fn what_this_build_does_not_have_is_refused_and_not_ignored() {
     let scene = Scene::new();
     for flags in [
-        ["--engine-type", "trtllm"],
+        ["--trtllm-capacity-scheduler-policy", "max_utilization"],
         ["--disaggregation-mode", "prefill"],
         ["--num-g2-blocks", "100"],
         ["--kv-transfer-bandwidth", "64"],
-        ["--aic-nextn", "2"],
-        ["--semantics", "1.4.2"],
+        ["--prefill-schedule-interval", "2"],
+        ["--num-g2-blocks", "1"],
         ["--zmq-kv-events-ports", "9000"],
         ["--response-replay-trace-path", "answers.jsonl"],
     ] {

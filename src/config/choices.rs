@@ -43,42 +43,6 @@ pub enum Ports {
     PerWorker,
 }
 
-/// Scheduler family.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum EngineType {
-    /// vLLM.
-    Vllm,
-    /// SGLang.
-    Sglang,
-    /// TensorRT-LLM.
-    Trtllm,
-}
-
-impl EngineType {
-    /// Tokens per KV block unless configured.
-    pub fn default_block_size(self) -> u32 {
-        match self {
-            Self::Vllm => 64,
-            Self::Sglang => 1,
-            Self::Trtllm => 32,
-        }
-    }
-}
-
-/// Release of the peer whose timing rules count.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-pub enum Semantics {
-    /// Dynamo 1.6.1.
-    #[serde(rename = "1.6.1")]
-    #[value(name = "1.6.1")]
-    V1_6_1,
-    /// Dynamo 1.4.2.
-    #[serde(rename = "1.4.2")]
-    #[value(name = "1.4.2")]
-    V1_4_2,
-}
-
 /// Order in which waiting requests are admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -87,34 +51,6 @@ pub enum SchedulingPolicy {
     Fcfs,
     /// Smallest priority first.
     Priority,
-}
-
-/// Order of SGLang's waiting queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum SchedulePolicy {
-    /// First come, first served.
-    #[serde(alias = "fcfs")]
-    #[value(alias = "fcfs")]
-    Fifo,
-    /// Longest cached prefix first.
-    Lpm,
-    /// Heaviest subtree of the cache first.
-    DfsWeight,
-    /// Longest output first.
-    Lof,
-}
-
-/// When TensorRT-LLM admits a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "snake_case")]
-pub enum CapacityPolicy {
-    /// When it can run to its longest end.
-    #[value(name = "guaranteed_no_evict")]
-    GuaranteedNoEvict,
-    /// When it fits now.
-    #[value(name = "max_utilization")]
-    MaxUtilization,
 }
 
 /// Part of the work that a worker does.

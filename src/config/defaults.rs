@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use super::choices::{
-    DisaggregationMode, DiscoveryBackend, EngineType, EventPlane, External, Finite, Limit, Ports, RequestPlane,
-    SchedulingPolicy, Semantics, TimingModel,
+    DisaggregationMode, DiscoveryBackend, EventPlane, External, Finite, Limit, Ports, RequestPlane, SchedulingPolicy,
+    TimingModel,
 };
 use super::engine_args;
 use super::settings::Settings;
-use crate::engine::{Fidelity, PreemptionMode};
+use crate::engine::{EngineKind, Fidelity, PreemptionMode, Semantics};
 
 impl Settings {
     /// Settings that may differ from group to group; the others belong to the whole fleet.
@@ -110,7 +110,7 @@ impl Settings {
             enable_prefix_caching: Some(true),
             enable_chunked_prefill: Some(true),
             preemption_mode: Some(PreemptionMode::Lifo),
-            engine_type: Some(EngineType::Vllm),
+            engine_type: Some(EngineKind::Vllm),
             scheduler_fidelity: Some(Fidelity::Real),
             semantics: Some(Semantics::V1_6_1),
             scheduling_policy: Some(SchedulingPolicy::Fcfs),

@@ -344,7 +344,8 @@ fn unknown_key(keys: &[Key], path: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::choices::{EngineType, Limit as Bound};
+    use crate::config::choices::Limit as Bound;
+    use crate::engine::EngineKind;
 
     fn merged(document: &str) -> Map<String, Value> {
         let mut all = Map::new();
@@ -369,7 +370,7 @@ mod tests {
             "reasoning": {"start_thinking_token_id": 1, "end_thinking_token_id": 2, "thinking_ratio": 0.5}}}"#;
         assert_eq!(merged(flat), merged(nested));
         let settings: Settings = serde_json::from_value(Value::Object(merged(flat))).unwrap();
-        assert_eq!(settings.engine_type, Some(EngineType::Sglang));
+        assert_eq!(settings.engine_type, Some(EngineKind::Sglang));
         assert_eq!(settings.max_num_seqs, Some(Bound::Unlimited));
         assert_eq!(settings.bootstrap_ports.as_deref(), Some("9000"));
     }

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::choices::{
-    DisaggregationMode, EngineType, External, Finite, Limit, ProfilePath, Reasoning, SchedulingPolicy, TimingModel,
+    DisaggregationMode, External, Finite, Limit, ProfilePath, Reasoning, SchedulingPolicy, TimingModel,
 };
 use super::layers::Layered;
 use super::rules::{check_built_in, check_ranges, refused};
 use super::settings::Settings;
 use super::{ConfigError, Group, seconds};
-use crate::engine::{EngineConfig, EngineKind, Fidelity, TimingConfig};
+use crate::engine::{EngineConfig, EngineKind, Fidelity, SglangConfig, Speculation, TimingConfig};
 use crate::profile;
 use crate::transport::discovery::EndpointName;
 
@@ -53,20 +53,11 @@ fn engine(layered: &Layered, s: &Settings) -> Result<EngineConfig, ConfigError> 
     let ratio = |value: Option<Finite>| value.map_or(1.0, Finite::get);
     let zero = |value: Option<Finite>| value.map_or(0.0, Finite::get);
     let limit = |value: Option<Limit>, default: Option<u32>| value.map_or(default, Limit::get);
-    let kind = match s.engine_type.unwrap_or(EngineType::Vllm) {
-        EngineType::Vllm => EngineKind::Vllm,
-        EngineType::Sglang | EngineType::Trtllm => {
-            return Err(refused(
-                layered,
-                "engine_type",
-                "is a scheduler that this build does not have; use vllm",
-            ));
-        }
-    };
     let fidelity = s.scheduler_fidelity.unwrap_or_default();
     let engine = EngineConfig {
-        kind,
+        kind: s.engine_type.unwrap_or_default(),
         fidelity,
+        semantics: s.semantics.unwrap_or_default(),
         num_gpu_blocks: s.num_gpu_blocks_override.unwrap_or(defaults.num_gpu_blocks),
         block_size: s.block_size.unwrap_or(defaults.block_size),
         max_model_len: s.max_model_len,
@@ -81,6 +72,9 @@ fn engine(layered: &Layered, s: &Settings) -> Result<EngineConfig, ConfigError> 
         long_prefill_token_threshold: s.long_prefill_token_threshold.unwrap_or(0),
         speedup_ratio: ratio(s.speedup_ratio),
         decode_speedup_ratio: ratio(s.decode_speedup_ratio),
+        sglang: sglang(s, defaults.sglang),
+        capacity_policy: s.trtllm_capacity_scheduler_policy.unwrap_or_default(),
+        speculation: speculation(layered, s)?,
         timing: timing(layered, s)?,
         step_overhead_ms: zero(s.step_overhead_ms),
         step_jitter_ms: zero(s.step_jitter_ms),
@@ -102,10 +96,10 @@ fn engine(layered: &Layered, s: &Settings) -> Result<EngineConfig, ConfigError> 
 
 /// Settings that have to fit each other.
 fn check_together(layered: &Layered, s: &Settings) -> Result<(), ConfigError> {
-    let engine_type = s.engine_type.unwrap_or(EngineType::Vllm);
+    let engine_type = s.engine_type.unwrap_or_default();
     let fidelity = s.scheduler_fidelity.unwrap_or_default();
     match (engine_type, s.block_size) {
-        (EngineType::Sglang, Some(block)) => {
+        (EngineKind::Sglang, Some(block)) => {
             if let Some(page) = s.sglang_page_size.filter(|&page| page != block) {
                 let why = format!("must equal --block-size with the sglang engine, which is {block}, not {page}");
                 return Err(refused(layered, "sglang_page_size", &why));
@@ -122,13 +116,12 @@ fn check_together(layered: &Layered, s: &Settings) -> Result<(), ConfigError> {
                 return Err(refused(layered, "enable_chunked_prefill", why));
             }
         }
-        (EngineType::Vllm | EngineType::Trtllm, Some(1)) if fidelity == Fidelity::Mocker => {
+        (EngineKind::Vllm | EngineKind::Trtllm, Some(1)) if fidelity == Fidelity::Mocker => {
             let why = "must be at least 2 with the emulated vllm and trtllm schedulers";
             return Err(refused(layered, "block_size", why));
         }
-        (EngineType::Vllm | EngineType::Sglang | EngineType::Trtllm, _) => {}
+        (EngineKind::Vllm | EngineKind::Sglang | EngineKind::Trtllm, _) => {}
     }
-    check_speculation(layered, s)?;
     let prefill = s.is_prefill_worker == Some(true);
     let decode = s.is_decode_worker == Some(true);
     if prefill && decode {
@@ -192,11 +185,33 @@ fn check_ports(layered: &Layered, key: &str, ports: Option<&str>, workers: u32) 
     }
 }
 
-fn check_speculation(layered: &Layered, s: &Settings) -> Result<(), ConfigError> {
+fn sglang(s: &Settings, defaults: SglangConfig) -> SglangConfig {
+    SglangConfig {
+        schedule_policy: s.sglang_schedule_policy.unwrap_or(defaults.schedule_policy),
+        max_prefill_tokens: s.sglang_max_prefill_tokens.unwrap_or(defaults.max_prefill_tokens),
+        chunked_prefill_size: s.sglang_chunked_prefill_size.or(defaults.chunked_prefill_size),
+        clip_max_new_tokens: s.sglang_clip_max_new_tokens.unwrap_or(defaults.clip_max_new_tokens),
+        schedule_conservativeness: s
+            .sglang_schedule_conservativeness
+            .map_or(defaults.schedule_conservativeness, Finite::get),
+        radix_eviction_policy: s.sglang_radix_eviction_policy.unwrap_or(defaults.radix_eviction_policy),
+        prefill_decode_interval: s
+            .sglang_prefill_decode_interval
+            .unwrap_or(defaults.prefill_decode_interval),
+    }
+}
+
+/// Chance of acceptance draft by draft, unless given.
+const ACCEPT_RATES: &str = "0.85,0.3,0,0,0";
+
+/// Seed of the acceptance draws, unless given.
+const DRAFT_SEED: u64 = 42;
+
+fn speculation(layered: &Layered, s: &Settings) -> Result<Option<Speculation>, ConfigError> {
     let Some(nextn) = s.aic_nextn else {
         return match s.aic_nextn_accept_rates {
             Some(_) => Err(refused(layered, "aic_nextn_accept_rates", "requires --aic-nextn")),
-            None => Ok(()),
+            None => Ok(None),
         };
     };
     if !(1..=MAX_NEXTN).contains(&nextn) {
@@ -207,13 +222,22 @@ fn check_speculation(layered: &Layered, s: &Settings) -> Result<(), ConfigError>
         let why = "requires --decode-speedup-ratio 1.0, because both make decoding faster";
         return Err(refused(layered, "aic_nextn", why));
     }
-    let rates = s.aic_nextn_accept_rates.as_deref().unwrap_or("0");
-    let chance = |rate: &str| rate.trim().parse::<f64>().is_ok_and(|rate| (0.0..=1.0).contains(&rate));
-    if !rates.split(',').all(chance) {
+    let rates = s.aic_nextn_accept_rates.as_deref().unwrap_or(ACCEPT_RATES);
+    let chance = |rate: &str| {
+        rate.trim()
+            .parse::<f64>()
+            .ok()
+            .filter(|rate| (0.0..=1.0).contains(rate))
+    };
+    let Some(accept_rates) = rates.split(',').map(chance).collect() else {
         let why = "must be numbers between 0 and 1, comma separated";
         return Err(refused(layered, "aic_nextn_accept_rates", why));
-    }
-    Ok(())
+    };
+    Ok(Some(Speculation {
+        nextn,
+        accept_rates,
+        seed: s.aic_mtp_seed.unwrap_or(DRAFT_SEED),
+    }))
 }
 
 /// Measured durations where a profile is named, else those of the timing model.

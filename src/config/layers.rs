@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::ConfigError;
-use super::choices::EngineType;
 use super::engine_args;
 use super::settings::Settings;
+use crate::engine::EngineKind;
 
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,8 +89,8 @@ impl Layered {
     fn complete(mut self) -> Result<Self, ConfigError> {
         if !self.values.contains_key("block_size") {
             let settings = self.settings()?;
-            let engine = settings.engine_type.unwrap_or(EngineType::Vllm);
-            let page = settings.sglang_page_size.filter(|_| engine == EngineType::Sglang);
+            let engine = settings.engine_type.unwrap_or_default();
+            let page = settings.sglang_page_size.filter(|_| engine == EngineKind::Sglang);
             let derived = Settings {
                 block_size: Some(page.unwrap_or_else(|| engine.default_block_size())),
                 ..Settings::default()

@@ -87,20 +87,12 @@ impl Range {
 /// Settings that other parts of the engine will carry out, with the name of the part. Only values that ask for nothing
 /// are accepted.
 const NOT_BUILT_IN: &[(&str, &str)] = &[
-    ("semantics", "the timing rules of 1.4.2"),
     ("prefill_schedule_interval", "the interval between prefills"),
-    ("sglang_schedule_policy", "SGLang's scheduler"),
-    ("sglang_page_size", "SGLang's scheduler"),
-    ("sglang_max_prefill_tokens", "SGLang's scheduler"),
-    ("sglang_chunked_prefill_size", "SGLang's scheduler"),
-    ("sglang_clip_max_new_tokens", "SGLang's scheduler"),
-    ("sglang_schedule_conservativeness", "SGLang's scheduler"),
-    ("sglang_radix_eviction_policy", "SGLang's scheduler"),
-    ("sglang_prefill_decode_interval", "SGLang's scheduler"),
-    ("trtllm_capacity_scheduler_policy", "TensorRT-LLM's scheduler"),
+    (
+        "trtllm_capacity_scheduler_policy",
+        "an admission beyond what is guaranteed",
+    ),
     ("g1_backend", "a choice of block pools"),
-    ("aic_nextn", "speculative decoding"),
-    ("aic_mtp_seed", "speculative decoding"),
     ("aic_perf_model", "the AIC performance model"),
     ("aic_system", "the AIC performance model"),
     ("aic_backend", "the AIC performance model"),
@@ -148,7 +140,7 @@ const NOT_BUILT_IN: &[(&str, &str)] = &[
 fn asks_for_nothing(key: &str, value: &Value) -> bool {
     let default = match key {
         "disaggregation_mode" => Some("agg"),
-        "semantics" => Some("1.6.1"),
+        "trtllm_capacity_scheduler_policy" => Some("guaranteed_no_evict"),
         "kv_cache_dtype" => Some("auto"),
         "kv_transfer_timing_mode" => Some("full_prompt"),
         "g1_backend" => Some("native"),

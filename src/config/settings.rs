@@ -7,11 +7,10 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 
 use super::choices::{
-    CapacityPolicy, DisaggregationMode, DiscoveryBackend, EngineType, EventPlane, Finite, G1Backend, Limit, Ports,
-    Reasoning, RequestPlane, SchedulePolicy, SchedulingPolicy, Semantics, TimingModel, TransferTiming, json,
-    table_or_json, word,
+    DisaggregationMode, DiscoveryBackend, EventPlane, Finite, G1Backend, Limit, Ports, Reasoning, RequestPlane,
+    SchedulingPolicy, TimingModel, TransferTiming, json, table_or_json, word,
 };
-use crate::engine::{Fidelity, PreemptionMode, RadixEviction};
+use crate::engine::{CapacityPolicy, EngineKind, Fidelity, PreemptionMode, RadixEviction, Semantics, SglangPolicy};
 
 /// All settings. Field names are the TOML keys; with dashes they are the flags.
 #[derive(Debug, Clone, Default, PartialEq, Args, Serialize, Deserialize)]
@@ -48,15 +47,15 @@ pub struct Settings {
     pub extra_engine_args: Option<String>,
 
     /// Whose scheduler a worker has.
-    #[arg(long, value_name = "ENGINE")]
-    pub engine_type: Option<EngineType>,
+    #[arg(long, value_name = "ENGINE", value_parser = word::<EngineKind>)]
+    pub engine_type: Option<EngineKind>,
 
     /// Follow the real engine or Dynamo's emulator of it (mocker) where they differ.
     #[arg(long, value_name = "WHOSE", value_parser = word::<Fidelity>)]
     pub scheduler_fidelity: Option<Fidelity>,
 
     /// Release of Dynamo whose timing rules the emulated scheduler follows.
-    #[arg(long, value_name = "RELEASE")]
+    #[arg(long, value_name = "RELEASE", value_parser = word::<Semantics>)]
     pub semantics: Option<Semantics>,
 
     /// KV cache blocks per rank.
@@ -142,8 +141,8 @@ pub struct Settings {
     pub prefill_schedule_interval: Option<u32>,
 
     /// Order of SGLang's waiting queue.
-    #[arg(long, value_name = "POLICY")]
-    pub sglang_schedule_policy: Option<SchedulePolicy>,
+    #[arg(long, value_name = "POLICY", value_parser = word::<SglangPolicy>)]
+    pub sglang_schedule_policy: Option<SglangPolicy>,
 
     /// SGLang's page size; the same as --block-size.
     #[arg(long, value_name = "TOKENS")]
@@ -174,7 +173,7 @@ pub struct Settings {
     pub sglang_prefill_decode_interval: Option<u32>,
 
     /// When TensorRT-LLM admits a request.
-    #[arg(long, value_name = "POLICY")]
+    #[arg(long, value_name = "POLICY", value_parser = word::<CapacityPolicy>)]
     pub trtllm_capacity_scheduler_policy: Option<CapacityPolicy>,
 
     /// The peer's pool of GPU blocks.

@@ -422,6 +422,7 @@ impl Engine for Sglang {
             }
             return false;
         }
+        pass.ends_at = self.clock.end(now, pass.ends_at.since(now));
         pass.load = self.load();
         pass.forward.queued_prefill = self.queued_prefill;
         pass.forward.queued_decode = self.queued_decode;
@@ -440,7 +441,7 @@ impl Engine for Sglang {
         if due.is_some_and(|due| due <= self.running.step) || pages > self.free_pages || evicts {
             return None;
         }
-        let ends_at = now + self.decode_time();
+        let ends_at = self.clock.end(now, self.decode_time());
         self.ratio.decay();
         self.free_pages -= pages;
         self.running.step += 1;

@@ -1,5 +1,8 @@
 //! Form of the recordings.
 
+use std::collections::BTreeMap;
+
+use ghostfleet::engine::{Profile, ProfilePoints};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -18,7 +21,34 @@ pub(crate) struct Case {
     pub(crate) trace_block_size: u32,
     #[serde(default)]
     pub(crate) trace: Vec<Row>,
+    /// Arrays of the profile that the arguments name.
+    #[serde(default)]
+    pub(crate) files: BTreeMap<String, Arrays>,
     pub(crate) expected: Expected,
+}
+
+/// A performance NPZ.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Arrays {
+    pub(crate) prefill_isl: Vec<f64>,
+    pub(crate) prefill_ttft_ms: Vec<f64>,
+    pub(crate) decode_active_kv_tokens: Vec<f64>,
+    pub(crate) decode_context_length: Vec<f64>,
+    pub(crate) decode_itl: Vec<Vec<f64>>,
+}
+
+impl Arrays {
+    pub(crate) fn profile(&self) -> Profile {
+        Profile::new(ProfilePoints {
+            prefill_isl: self.prefill_isl.clone(),
+            prefill_ttft_ms: self.prefill_ttft_ms.clone(),
+            decode_active_kv_tokens: self.decode_active_kv_tokens.clone(),
+            decode_context_length: self.decode_context_length.clone(),
+            decode_itl: self.decode_itl.concat(),
+        })
+        .unwrap()
+    }
 }
 
 /// One request of the trace.

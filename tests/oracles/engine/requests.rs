@@ -1,9 +1,10 @@
 //! Comparison with the peer's replay of release 1.4.2, request by request.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use ghostfleet::engine::Output;
 use ghostfleet::engine::args::{EngineArgs, TimingSource};
+use ghostfleet::engine::{Output, TimingConfig};
 use ghostfleet::types::{RequestId, SimTime};
 
 use super::drive::run;
@@ -21,11 +22,18 @@ struct Ours {
 }
 
 pub(crate) fn check(case_name: &str, case: &Case, args: &serde_json::Value, expected: &Replay) {
-    let args = EngineArgs::parse_flat(&args.to_string()).unwrap();
-    // Not modelled for this release: the second pool, whose duplicates collapse. The peer's speed-up of 0 is 1.
-    if args.timing != TimingSource::Engine {
+    let mut args = EngineArgs::parse_flat(&args.to_string()).unwrap();
+    if let TimingSource::Profile(path) = &args.timing {
+        let (_, arrays) = case
+            .files
+            .iter()
+            .find(|(name, _)| name.starts_with(path.as_str()))
+            .unwrap();
+        args.engine.timing = TimingConfig::Profile(Arc::new(arrays.profile()));
+    } else if args.timing != TimingSource::Engine {
         return;
     }
+    // Not modelled for this release: the second pool, whose duplicates collapse. The peer's speed-up of 0 is 1.
     let other = args.engine.speedup_ratio == 0.0;
     if other || case_name.starts_with("evict-kvbm") {
         return;
