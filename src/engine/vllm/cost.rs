@@ -109,9 +109,5 @@ fn an_idle_pool_of_any_size_holds_nothing() {
     };
     let engine = Vllm::new(&config, timing::build(&config.timing));
     assert_eq!(engine.pool.available(), u32::MAX - 1);
-    assert!(
-        std::mem::size_of::<Vllm>() < 2048,
-        "{} bytes",
-        std::mem::size_of::<Vllm>()
-    );
+    assert!(size_of::<Vllm>() < 2048, "{} bytes", size_of::<Vllm>());
 }
