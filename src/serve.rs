@@ -8,8 +8,11 @@ use std::time::{Duration, Instant};
 use crate::actors::fleet::Launch;
 use crate::actors::registry::{FleetSnapshot, InUse, WorkerState};
 use crate::cli::ServeArgs;
-use crate::cluster::{Cluster, StartError};
-use crate::config::{Config, ConfigError, ConfigFile, DiscoveryBackend, Merged, Settings, layers};
+use crate::cluster::{Cluster, Facts, StartError};
+use crate::config::{
+    Brokers, Config, ConfigError, ConfigFile, DiscoveryBackend, EventPlane, Group, Merged, NatsConnections,
+    RequestPlane, Settings, layers,
+};
 use crate::transport::discovery::DiscoveryConfig;
 
 /// How a run failed.
@@ -164,15 +167,12 @@ fn start_screen(config: &Config, settings: &Settings, cluster: &Cluster) -> Stri
             format!("files below {}", file.root.display()),
             format!("DYN_FILE_KV={}", file.root.display()),
         ),
+        DiscoveryConfig::Mem(_) => ("a map in this process".to_owned(), String::new()),
     };
     line("discovery", discovery);
-    let requests = facts
-        .requests
-        .map_or_else(|| "one listener per worker".to_owned(), |at| at.to_string());
-    line(
-        "planes",
-        format!("requests tcp {requests}; events zmq on {}", config.event_advertise),
-    );
+    for planes in distinct(config.groups.iter().map(|group| describe_planes(config, group, facts))) {
+        line("planes", planes);
+    }
     if let Some(first) = config.http_port {
         let last = u32::from(first) + config.num_workers() - 1;
         line(
@@ -190,18 +190,93 @@ fn start_screen(config: &Config, settings: &Settings, cluster: &Cluster) -> Stri
     let backend = match settings.discovery_backend {
         Some(DiscoveryBackend::File) => "file",
         Some(DiscoveryBackend::Etcd) | None => "etcd",
+        Some(DiscoveryBackend::Mem) => {
+            text.push_str("no frontend can attach: the map is inside this process");
+            return text;
+        }
     };
-    let hosts = if config.tcp_advertise.is_loopback() {
-        "DYN_TCP_RPC_HOST=127.0.0.1 DYN_TCP_RESPONSE_STREAM_HOST=lo DYN_EVENT_PLANE_HOST=127.0.0.1 "
-    } else {
-        ""
-    };
-    let _ = write!(
-        text,
-        "attach a Dynamo frontend with:\n  {attach} {hosts}python -m dynamo.frontend --http-port 8000 \
-         --router-mode kv --discovery-backend {backend}"
-    );
+    text.push_str("attach a Dynamo frontend with:");
+    for command in distinct(
+        config
+            .groups
+            .iter()
+            .map(|group| attach_command(config, group, &attach, backend)),
+    ) {
+        text.push_str("\n  ");
+        text.push_str(&command);
+    }
     text
+}
+
+/// Each text once, in order.
+fn distinct(texts: impl Iterator<Item = String>) -> Vec<String> {
+    let mut seen = Vec::new();
+    for text in texts {
+        if !seen.contains(&text) {
+            seen.push(text);
+        }
+    }
+    seen
+}
+
+fn describe_planes(config: &Config, group: &Group, facts: &Facts) -> String {
+    let nats = || {
+        config.nats.as_ref().map_or_else(String::new, |nats| {
+            let connections = match nats.connections {
+                NatsConnections::Shared => "one connection",
+                NatsConnections::PerWorker => "a connection per worker",
+            };
+            format!("nats {} ({connections})", nats.options.addresses())
+        })
+    };
+    let requests = match (group.request_plane, facts.requests) {
+        (RequestPlane::Tcp, Some(at)) => format!("tcp {at}"),
+        (RequestPlane::Tcp, None) => "tcp, one listener per worker".to_owned(),
+        (RequestPlane::Nats, _) => nats(),
+    };
+    let events = match (group.event_plane, &config.brokers) {
+        (EventPlane::Zmq, Brokers::None) => format!("zmq on {}", config.event_advertise),
+        (EventPlane::Zmq, Brokers::At(brokers)) => format!("zmq to brokers at {}", brokers.hosts().join(", ")),
+        (EventPlane::Zmq, Brokers::Discovered) => "zmq to the brokers in discovery".to_owned(),
+        (EventPlane::Nats, _) => nats(),
+    };
+    format!("requests {requests}; events {events}")
+}
+
+/// A frontend for the workers of a group. With several groups it is told which namespace is its own.
+fn attach_command(config: &Config, group: &Group, discovery: &str, backend: &str) -> String {
+    let mut words = vec![discovery.to_owned()];
+    if config.tcp_advertise.is_loopback() {
+        words.extend(
+            [
+                "DYN_TCP_RPC_HOST=127.0.0.1",
+                "DYN_TCP_RESPONSE_STREAM_HOST=lo",
+                "DYN_EVENT_PLANE_HOST=127.0.0.1",
+            ]
+            .map(str::to_owned),
+        );
+    }
+    if let Some(nats) = config.nats.as_ref().filter(|_| group.uses_nats()) {
+        words.push(format!("NATS_SERVER={}", nats.options.addresses()));
+    }
+    match (group.event_plane, &config.brokers) {
+        (EventPlane::Zmq, Brokers::At(_)) => words.push("DYN_ZMQ_BROKER_URL=$DYN_ZMQ_BROKER_URL".to_owned()),
+        (EventPlane::Zmq, Brokers::Discovered) => words.push("DYN_ZMQ_BROKER_ENABLED=true".to_owned()),
+        (EventPlane::Zmq, Brokers::None) | (EventPlane::Nats, _) => {}
+    }
+    words.push(format!(
+        "python -m dynamo.frontend --http-port 8000 --router-mode kv --discovery-backend {backend}"
+    ));
+    if group.request_plane == RequestPlane::Nats {
+        words.push("--request-plane nats".to_owned());
+    }
+    if group.event_plane == EventPlane::Nats {
+        words.push("--event-plane nats".to_owned());
+    }
+    if config.groups.len() > 1 {
+        words.push(format!("--namespace {}", group.endpoint.namespace()));
+    }
+    words.join(" ")
 }
 
 enum Outcome {

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use bytes::Bytes;
+use ghostfleet::transport::discovery::EndpointName;
 use ghostfleet::transport::discovery::record::EventAddress;
 use ghostfleet::transport::event_plane::envelope::decode_frames;
 use ghostfleet::transport::event_plane::topic::Topic;
@@ -281,10 +282,11 @@ async fn messages_may_be_sent_from_threads_outside_the_runtime() {
 async fn topics_of_a_worker_share_a_socket_and_count_their_own_messages() {
     let socket = std::sync::Arc::new(publisher());
     let plane = EventPlane::Zmq(std::sync::Arc::clone(&socket));
-    let mut events = EventPublisher::new(plane.clone(), Topic::KvEvents, PublisherId::random());
-    let mut metrics = EventPublisher::new(plane, Topic::KvMetrics, PublisherId::random());
+    let scope = EndpointName::new("n", "c", "e").expect("a valid name");
+    let mut events = EventPublisher::new(plane.clone(), &scope, Topic::KvEvents, PublisherId::random());
+    let mut metrics = EventPublisher::new(plane.clone(), &scope, Topic::KvMetrics, PublisherId::random());
     let endpoint = format!("tcp://{}", socket.local_addr());
-    assert_eq!(events.address(), EventAddress::Zmq { endpoint });
+    assert_eq!(plane.address(&scope, LOOPBACK), Some(EventAddress::Zmq { endpoint }));
     events.publish(b"\x90", 1);
     let mut reader = subscribe(&socket, "kv").await;
     socket.subscribed(b"kv-events", 1).await;

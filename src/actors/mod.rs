@@ -27,5 +27,6 @@ mod records;
 mod recovery;
 pub mod registrar;
 pub mod registry;
+mod sockets;
 pub mod supervision;
 pub mod worker;

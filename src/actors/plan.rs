@@ -13,9 +13,12 @@ use super::registrar::StoreHealth;
 use super::supervision::RestartPolicy;
 use crate::engine::EngineConfig;
 use crate::transport::discovery::{Discovery, EndpointName};
+use crate::transport::event_plane::EventPlane;
 use crate::transport::http::FaceModel;
+use crate::transport::nats::NatsConnector;
+use crate::transport::request_plane::Codec;
 use crate::transport::request_plane::call_home::AnswerLimits;
-use crate::transport::request_plane::endpoint::EndpointTable;
+use crate::transport::request_plane::plane::RequestPlane;
 use crate::transport::request_plane::tcp::server::Limits;
 use crate::types::WorkerId;
 
@@ -35,6 +38,34 @@ pub struct GroupPlan {
     pub card: Box<RawValue>,
     /// Tokenizer and model facts of the HTTP faces; `None`: no worker has one.
     pub face: Option<Arc<FaceModel>>,
+    /// How requests reach them.
+    pub requests: PlannedRequests,
+    /// How their events travel.
+    pub events: PlannedEvents,
+    /// Encoding that they ask routers to use.
+    pub codec: Codec,
+}
+
+/// How requests reach a worker.
+#[derive(Clone)]
+pub enum PlannedRequests {
+    /// By what all workers share.
+    Shared(RequestPlane),
+    /// By a TCP listener of its own ([`WorkerPlan::tcp`]).
+    OwnTcp,
+    /// By a NATS connection of its own.
+    OwnNats,
+}
+
+/// How a worker's events travel.
+#[derive(Clone)]
+pub enum PlannedEvents {
+    /// By what all workers share.
+    Shared(EventPlane),
+    /// By PUB sockets of its own, one per rank; the first also carries its load figures.
+    OwnZmq,
+    /// By a NATS connection of its own, the same one that brings its requests.
+    OwnNats,
 }
 
 /// One worker, whatever its incarnation.
@@ -60,10 +91,8 @@ pub struct Shared {
     pub discovery: Discovery,
     /// Whether it answers.
     pub(super) store_health: StoreHealth,
-    /// Paths of the shared listener.
-    pub endpoints: EndpointTable,
-    /// Address of the shared listener; `None` with one listener per worker.
-    pub shared_address: Option<SocketAddr>,
+    /// Makes the NATS connections of workers that have their own; `None`: no group uses NATS.
+    pub nats: Option<NatsConnector>,
     /// Host that request listeners advertise.
     pub tcp_advertise: IpAddr,
     /// Bounds of request listeners.
@@ -84,12 +113,10 @@ pub struct Shared {
 
 impl Shared {
     /// The parts that need no decision are made here.
-    #[allow(clippy::too_many_arguments)]
     pub fn new(
         pool: Handle,
         discovery: Discovery,
-        endpoints: EndpointTable,
-        shared_address: Option<SocketAddr>,
+        nats: Option<NatsConnector>,
         (tcp_advertise, tcp_limits): (IpAddr, Limits),
         (event_host, event_advertise): (IpAddr, IpAddr),
         max_open_requests: u32,
@@ -99,8 +126,7 @@ impl Shared {
             clock: Clock::start(),
             discovery,
             store_health: StoreHealth::default(),
-            endpoints,
-            shared_address,
+            nats,
             tcp_advertise,
             tcp_limits,
             event_host,

@@ -1,51 +1,37 @@
-//! Which records a worker puts into discovery, and under which endpoint paths it answers.
-
-use std::net::SocketAddr;
+//! Which records a worker puts into discovery, and under which endpoint names it answers.
 
 use super::plan::WorkerPlan;
-use crate::transport::discovery::Record;
-use crate::transport::discovery::record::{
-    DeviceType, EndpointInstance, EventAddress, EventStream, ModelEntry, RequestAddress,
-};
+use crate::transport::discovery::record::{DeviceType, EndpointInstance, EventAddress, EventStream, ModelEntry};
+use crate::transport::discovery::{EndpointName, Record};
 use crate::transport::event_plane::PublisherId;
 use crate::transport::event_plane::recovery::query_endpoint_name;
 use crate::transport::event_plane::topic::Topic;
-use crate::transport::request_plane::Codec;
+use crate::transport::request_plane::plane::RequestPlane;
 use crate::types::{DpRank, InstanceId};
 
 /// One incarnation of a worker, as discovery sees it.
 pub(super) struct Records<'a> {
     pub(super) plan: &'a WorkerPlan,
     pub(super) instance: InstanceId,
-    /// Advertised address of the request listener.
-    pub(super) requests: SocketAddr,
+    /// What its endpoints are reached by.
+    pub(super) requests: &'a RequestPlane,
 }
 
 /// One event stream, as discovery sees it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct StreamAt {
     pub(super) publisher: PublisherId,
-    /// Advertised address of the PUB socket.
-    pub(super) address: SocketAddr,
+    /// Where routers get it; `None`: they know without a record.
+    pub(super) address: Option<EventAddress>,
 }
 
 impl Records<'_> {
-    /// Path of `generate`.
-    pub(super) fn generate_path(&self) -> String {
-        self.plan.group.endpoint.request_path(self.instance)
-    }
-
-    /// Path of a rank's recovery endpoint.
-    pub(super) fn query_path(&self, publisher: PublisherId) -> String {
-        self.query_endpoint(publisher).name.request_path(self.instance)
-    }
-
     /// The instance and the card: what makes a router send requests.
     pub(super) fn serving(&self) -> Vec<Record> {
         let group = &self.plan.group;
         let name = &group.endpoint;
         vec![
-            Record::endpoint(&self.endpoint_at(name.clone(), &self.generate_path())),
+            Record::endpoint(&self.endpoint_at(name.clone())),
             Record::model(&ModelEntry {
                 name,
                 instance: self.instance,
@@ -56,22 +42,27 @@ impl Records<'_> {
     }
 
     /// Channel, recovery endpoint and source of one rank's KV stream, in the order in which routers expect them.
-    pub(super) fn kv_stream(&self, rank: DpRank, stream: StreamAt) -> Vec<Record> {
-        let query = self.query_endpoint(stream.publisher);
+    pub(super) fn kv_stream(&self, rank: DpRank, stream: &StreamAt) -> Vec<Record> {
+        let query = self.endpoint_at(self.query_name(stream.publisher));
         let event_stream = self.event_stream(Topic::KvEvents, stream.publisher);
-        vec![
-            Record::event_channel(&event_stream, &zmq(stream.address)),
-            Record::endpoint(&query),
-            Record::event_source(&event_stream, self.instance, rank, Some(&query)),
-        ]
+        let channel = stream.address.iter().map(|at| Record::event_channel(&event_stream, at));
+        let mut records: Vec<Record> = channel.collect();
+        records.push(Record::endpoint(&query));
+        records.push(Record::event_source(&event_stream, self.instance, rank, Some(&query)));
+        records
     }
 
     /// Channel of the worker's load figures.
-    pub(super) fn metrics_stream(&self, stream: StreamAt) -> Vec<Record> {
-        vec![Record::event_channel(
-            &self.event_stream(Topic::KvMetrics, stream.publisher),
-            &zmq(stream.address),
-        )]
+    pub(super) fn metrics_stream(&self, stream: &StreamAt) -> Vec<Record> {
+        let event_stream = self.event_stream(Topic::KvMetrics, stream.publisher);
+        let channel = stream.address.iter().map(|at| Record::event_channel(&event_stream, at));
+        channel.collect()
+    }
+
+    /// Name of a rank's recovery endpoint.
+    pub(super) fn query_name(&self, publisher: PublisherId) -> EndpointName {
+        let name = self.plan.group.endpoint.sibling(query_endpoint_name(publisher));
+        name.expect("a query endpoint's name is made of letters, digits and underscores")
     }
 
     fn event_stream(&self, topic: Topic, publisher: PublisherId) -> EventStream<'_> {
@@ -82,26 +73,13 @@ impl Records<'_> {
         }
     }
 
-    fn query_endpoint(&self, publisher: PublisherId) -> EndpointInstance {
-        let name = self.plan.group.endpoint.sibling(query_endpoint_name(publisher));
-        let name = name.expect("a query endpoint's name is made of letters, digits and underscores");
-        let path = name.request_path(self.instance);
-        self.endpoint_at(name, &path)
-    }
-
-    fn endpoint_at(&self, name: crate::transport::discovery::EndpointName, path: &str) -> EndpointInstance {
+    fn endpoint_at(&self, name: EndpointName) -> EndpointInstance {
         EndpointInstance {
+            address: self.requests.address(&name, self.instance),
             name,
             instance: self.instance,
-            address: RequestAddress::Tcp(format!("{}/{path}", self.requests)),
             device: Some(DeviceType::Cuda),
-            codec: Some(Codec::Msgpack),
+            codec: Some(self.plan.group.codec),
         }
-    }
-}
-
-fn zmq(address: SocketAddr) -> EventAddress {
-    EventAddress::Zmq {
-        endpoint: format!("tcp://{address}"),
     }
 }

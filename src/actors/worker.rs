@@ -6,7 +6,6 @@
 //! reset, streams break off, the lease is left to run out. Only [`Drain`] says goodbye.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,19 +24,19 @@ use super::records::{Records, StreamAt};
 use super::recovery::RecoveryEndpoint;
 use super::registrar::{LeaseNews, Leave, Registrar, Replace, Withdraw};
 use super::registry::{WorkerEntry, WorkerState};
+use super::sockets::Sockets;
 use super::supervision::{Restarts, Verdict};
 use crate::engine;
-use crate::transport::discovery::Record;
+use crate::transport::discovery::{EndpointName, Record};
 use crate::transport::event_plane::journal::Journal;
 use crate::transport::event_plane::topic::Topic;
-use crate::transport::event_plane::zmq::ZmqPublisher;
-use crate::transport::event_plane::{EventPlane, EventPublisher, PublisherId};
-use crate::transport::http::{Face, FaceConfig, FaceError, FaceLimits};
+use crate::transport::event_plane::{EventPublisher, PublisherId};
+use crate::transport::http::FaceError;
 use crate::transport::intake::Intake;
 use crate::transport::request_plane::call_home::generate::GenerateEndpoint;
-use crate::transport::request_plane::endpoint::EndpointTable;
-use crate::transport::request_plane::tcp::server::{BindError, TcpServer};
-use crate::types::{DpRank, InstanceId, SequenceHash, SimTime, StoredBlock, WorkerId};
+use crate::transport::request_plane::plane::Ready;
+use crate::transport::request_plane::tcp::server::BindError;
+use crate::types::{DpRank, InstanceId, SequenceHash, SimTime, StoredBlock};
 
 /// A worker that cannot be built.
 #[derive(Debug, thiserror::Error)]
@@ -68,6 +67,12 @@ pub enum StartError {
         /// Why not.
         source: FaceError,
     },
+    /// A NATS connection of its own is planned, but there are no servers.
+    #[error("{path}: no NATS servers are known; set NATS_SERVER")]
+    NoNats {
+        /// Which worker.
+        path: ActorPath,
+    },
     /// No engine.
     #[error("{path}: {reason}")]
     Engine {
@@ -88,6 +93,8 @@ pub struct Worker {
     incarnation: u32,
     gate: Arc<Gate>,
     sockets: Sockets,
+    /// Endpoints that requests may not reach yet.
+    unreachable: Vec<Ready>,
     ranks: Vec<RankSlot>,
     reporter: ReporterSlot,
     registrar: Option<Addr<Registrar>>,
@@ -99,19 +106,6 @@ pub struct Worker {
     /// The goodbye is through: this end is no crash.
     left: bool,
     liveness: Liveness,
-}
-
-struct Sockets {
-    /// One PUB socket per rank; the first also carries the worker's load figures.
-    events: Vec<Arc<ZmqPublisher>>,
-    /// Own request listener.
-    requests: Option<TcpServer>,
-    /// HTTP face.
-    face: Option<Face>,
-    /// The table that this worker's paths are in.
-    endpoints: EndpointTable,
-    /// What routers are told to connect to.
-    requests_at: SocketAddr,
 }
 
 /// A rank and its publisher: restarted one by one.
@@ -182,6 +176,7 @@ impl Worker {
             incarnation,
             gate,
             sockets,
+            unreachable: Vec::new(),
             ranks,
             reporter: ReporterSlot {
                 actor: None,
@@ -210,7 +205,7 @@ impl Worker {
         Records {
             plan: &self.plan,
             instance: self.instance,
-            requests: self.sockets.requests_at,
+            requests: &self.sockets.requests,
         }
     }
 
@@ -219,21 +214,19 @@ impl Worker {
     }
 
     fn kv_records(&self, slot: &RankSlot) -> Vec<Record> {
-        let address = self.sockets.event_address(slot.rank.0 as usize, &self.shared);
-        self.records().kv_stream(
-            slot.rank,
-            StreamAt {
-                publisher: slot.publisher_id,
-                address,
-            },
-        )
+        let stream = StreamAt {
+            publisher: slot.publisher_id,
+            address: self
+                .sockets
+                .event_address(slot.rank.0 as usize, &self.plan, &self.shared),
+        };
+        self.records().kv_stream(slot.rank, &stream)
     }
 
     fn metrics_records(&self) -> Vec<Record> {
-        let address = self.sockets.event_address(0, &self.shared);
-        self.records().metrics_stream(StreamAt {
+        self.records().metrics_stream(&StreamAt {
             publisher: self.reporter.publisher_id,
-            address,
+            address: self.sockets.event_address(0, &self.plan, &self.shared),
         })
     }
 
@@ -284,13 +277,14 @@ impl Worker {
         ctx: &mut Context<Self>,
     ) {
         let child = Child::Kv(self.ranks[index].rank.0);
-        let plane = EventPlane::Zmq(Arc::clone(&self.sockets.events[index]));
+        let plane = self.sockets.events(index);
+        let scope = &self.plan.group.endpoint;
         let slot = &mut self.ranks[index];
         slot.publisher_incarnation += 1;
         slot.publisher_id = PublisherId::random();
         let publisher = KvPublisher::new(
             Journal::seeded(self.instance, slot.rank, blocks),
-            EventPublisher::new(plane, Topic::KvEvents, slot.publisher_id),
+            EventPublisher::new(plane, scope, Topic::KvEvents, slot.publisher_id),
             Liveness::new(ctx.address().recipient(), child, slot.publisher_incarnation),
         )
         .start();
@@ -301,20 +295,22 @@ impl Worker {
                 reporter: None,
             });
         }
-        let path = self.records().query_path(self.ranks[index].publisher_id);
+        let name = self.records().query_name(self.ranks[index].publisher_id);
         let endpoint = RecoveryEndpoint {
             publisher,
             limits: self.shared.recovery_limits.clone(),
         };
-        self.sockets.endpoints.insert(&path, Arc::new(endpoint));
+        let ready = self.sockets.requests.serve(&name, self.instance, Arc::new(endpoint));
+        self.unreachable.push(ready);
     }
 
     fn start_reporter(&mut self, ctx: &mut Context<Self>) {
-        let plane = EventPlane::Zmq(Arc::clone(&self.sockets.events[0]));
+        let plane = self.sockets.events(0);
         self.reporter.incarnation += 1;
         self.reporter.publisher_id = PublisherId::random();
         let liveness = Liveness::new(ctx.address().recipient(), Child::Metrics, self.reporter.incarnation);
-        let stream = EventPublisher::new(plane, Topic::KvMetrics, self.reporter.publisher_id);
+        let scope = &self.plan.group.endpoint;
+        let stream = EventPublisher::new(plane, scope, Topic::KvMetrics, self.reporter.publisher_id);
         let reporter = MetricsReporter::new(self.instance, stream, liveness).start();
         self.reporter.actor = Some(reporter.clone());
         for rank in self.ranks.iter().filter_map(|slot| slot.actor.as_ref()) {
@@ -323,6 +319,20 @@ impl Worker {
                 reporter: Some(reporter.clone()),
             });
         }
+    }
+
+    /// Goes on once requests reach every endpoint that is being served: what is in discovery has to be callable.
+    fn when_reachable(&mut self, ctx: &mut Context<Self>, then: impl FnOnce(&mut Self, &mut Context<Self>) + 'static) {
+        let waits: Vec<Ready> = self.unreachable.drain(..).filter(|ready| !ready.is_now()).collect();
+        if waits.is_empty() {
+            return then(self, ctx);
+        }
+        let reachable = futures::future::join_all(waits.into_iter().map(Ready::wait));
+        ctx.spawn(reachable.into_actor(self).map(move |_, worker, ctx| {
+            if !worker.leaving {
+                then(worker, ctx);
+            }
+        }));
     }
 
     fn start_registrar(&mut self, ctx: &mut Context<Self>) {
@@ -377,6 +387,8 @@ impl Worker {
     /// Asks the rank for its true blocks first; a rank that is dead itself has none.
     fn restart_publisher(&mut self, index: usize, ctx: &mut Context<Self>) {
         let old = self.kv_records(&self.ranks[index]);
+        let old_name = self.records().query_name(self.ranks[index].publisher_id);
+        self.sockets.requests.withdraw(&old_name, self.instance);
         let rank = self.ranks[index].actor.clone();
         let blocks = async move {
             match rank {
@@ -386,8 +398,10 @@ impl Worker {
         };
         ctx.spawn(blocks.into_actor(self).map(move |blocks, worker, ctx| {
             worker.start_publisher(index, &blocks, ctx);
-            let new = worker.kv_records(&worker.ranks[index]);
-            worker.replace_records(&old, new);
+            worker.when_reachable(ctx, move |worker, _| {
+                let new = worker.kv_records(&worker.ranks[index]);
+                worker.replace_records(&old, new);
+            });
         }));
     }
 
@@ -398,7 +412,8 @@ impl Worker {
     }
 
     fn leave(&mut self, ctx: &mut Context<Self>) {
-        self.sockets.endpoints.remove(&self.records().generate_path());
+        let name = &self.plan.group.endpoint;
+        self.sockets.requests.withdraw(name, self.instance);
         match &self.registrar {
             Some(registrar) => registrar.do_send(Leave),
             None => self.left(ctx),
@@ -407,78 +422,13 @@ impl Worker {
 
     fn left(&mut self, ctx: &mut Context<Self>) {
         self.left = true;
-        for socket in &self.sockets.events {
-            socket.close();
-        }
+        self.sockets.close_events();
         self.fleet.do_send(WorkerNews::Left(self.plan.id));
         ctx.terminate();
     }
 
     fn is_idle(&self) -> bool {
         self.entry.open_streams() == 0
-    }
-}
-
-impl Sockets {
-    fn open(plan: &WorkerPlan, shared: &Shared, gate: &Arc<Gate>, entry: &WorkerEntry) -> Result<Self, StartError> {
-        let worker: WorkerId = plan.id;
-        let events = (0..plan.group.data_parallel_size).map(|rank| {
-            ZmqPublisher::bind(shared.event_host, &shared.pool)
-                .map(Arc::new)
-                .map_err(|source| {
-                    let path = ActorPath {
-                        worker,
-                        child: Some(Child::Kv(rank)),
-                    };
-                    StartError::EventSocket {
-                        path,
-                        host: shared.event_host,
-                        source,
-                    }
-                })
-        });
-        let events = events.collect::<Result<Vec<_>, _>>()?;
-        let (requests, endpoints, requests_at) = match (plan.tcp, shared.shared_address) {
-            (None, Some(address)) => (None, shared.endpoints.clone(), address),
-            (own, _) => {
-                let own = own.unwrap_or_else(|| SocketAddr::new(shared.tcp_advertise, 0));
-                let endpoints = EndpointTable::default();
-                let server =
-                    TcpServer::bind(own.ip(), own.port(), endpoints.clone(), shared.tcp_limits).map_err(|source| {
-                        StartError::Listener {
-                            path: ActorPath { worker, child: None },
-                            source,
-                        }
-                    })?;
-                let port = server.address().port();
-                (Some(server), endpoints, SocketAddr::new(shared.tcp_advertise, port))
-            }
-        };
-        let face = match (plan.http, &plan.group.face) {
-            (Some(address), Some(model)) => {
-                let config = FaceConfig {
-                    worker: worker.to_string(),
-                    intake: Arc::clone(gate) as Arc<dyn Intake>,
-                    model: Arc::clone(model),
-                    limits: FaceLimits::default(),
-                    active: Arc::clone(&entry.http_requests),
-                };
-                let path = ActorPath { worker, child: None };
-                Some(Face::bind(address, config).map_err(|source| StartError::Http { path, source })?)
-            }
-            _ => None,
-        };
-        Ok(Self {
-            events,
-            requests,
-            face,
-            endpoints,
-            requests_at,
-        })
-    }
-
-    fn event_address(&self, rank: usize, shared: &Shared) -> SocketAddr {
-        SocketAddr::new(shared.event_advertise, self.events[rank].local_addr().port())
     }
 }
 
@@ -521,10 +471,10 @@ impl Actor for Worker {
             self.shared.max_open_requests,
             self.shared.answer_limits,
         );
-        self.sockets
-            .endpoints
-            .insert(&self.records().generate_path(), Arc::new(generate));
-        self.start_registrar(ctx);
+        let name = &self.plan.group.endpoint;
+        let ready = self.sockets.requests.serve(name, self.instance, Arc::new(generate));
+        self.unreachable.push(ready);
+        self.when_reachable(ctx, Self::start_registrar);
     }
 }
 
@@ -532,11 +482,16 @@ impl Drop for Worker {
     /// What the end of a process does: doors shut, sockets reset, nothing said.
     fn drop(&mut self) {
         self.gate.close();
-        self.sockets.endpoints.remove(&self.records().generate_path());
+        let end = |name: &EndpointName| {
+            if self.left {
+                self.sockets.requests.withdraw(name, self.instance);
+            } else {
+                self.sockets.requests.crash(name, self.instance);
+            }
+        };
+        end(&self.plan.group.endpoint);
         for slot in &self.ranks {
-            self.sockets
-                .endpoints
-                .remove(&self.records().query_path(slot.publisher_id));
+            end(&self.records().query_name(slot.publisher_id));
             if let Some(rank) = &slot.actor {
                 rank.do_send(Die(Death::Crash));
             }
@@ -551,15 +506,7 @@ impl Drop for Worker {
             registrar.do_send(Die(Death::Crash));
         }
         if !self.left {
-            if let Some(server) = &self.sockets.requests {
-                server.shutdown().reset.cancel();
-            }
-            if let Some(face) = &self.sockets.face {
-                face.shutdown().reset.cancel();
-            }
-            for socket in &self.sockets.events {
-                socket.crash();
-            }
+            self.sockets.crash();
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::config::{Config, Ports};
+use crate::config::{Brokers, Config, EventPlane, Group, NatsConnections, Ports, RequestPlane};
 
 /// Descriptors that a process needs before the first worker: streams of the runtime, logs, discovery, the shared
 /// listener.
@@ -51,12 +51,10 @@ impl Budget {
     }
 
     fn check(config: &Config, limit: u64) -> Result<Self, BudgetError> {
-        let own_listeners = u64::from(config.ports == Ports::PerWorker) + u64::from(config.http_port.is_some());
-        let per_worker = |ranks: u32| u64::from(ranks) + own_listeners;
         let workers: u64 = config
             .groups
             .iter()
-            .map(|group| u64::from(group.num_workers) * per_worker(group.data_parallel_size))
+            .map(|group| u64::from(group.num_workers) * per_worker(config, group))
             .sum();
         let idle = BASE + workers;
         let needed = idle + FOR_REQUESTS;
@@ -72,4 +70,22 @@ impl Budget {
         }
         Ok(Self { idle, limit })
     }
+}
+
+/// Descriptors of an idle worker.
+fn per_worker(config: &Config, group: &Group) -> u64 {
+    let listener = group.request_plane == RequestPlane::Tcp && config.ports == Ports::PerWorker;
+    let own_nats = config
+        .nats
+        .as_ref()
+        .is_some_and(|nats| nats.connections == NatsConnections::PerWorker);
+    let sockets = if group.event_plane == EventPlane::Zmq && config.brokers == Brokers::None {
+        group.data_parallel_size
+    } else {
+        0
+    };
+    u64::from(sockets)
+        + u64::from(listener)
+        + u64::from(config.http_port.is_some())
+        + u64::from(own_nats && group.uses_nats())
 }

@@ -5,6 +5,7 @@
 
 mod budget;
 mod parts;
+mod planes;
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -21,6 +22,7 @@ use crate::actors::registry::{FleetSnapshot, Registry};
 use crate::config::Config;
 use crate::model::ModelError;
 use crate::transport::discovery::DiscoveryError;
+use crate::transport::nats::NatsError;
 use crate::transport::request_plane::tcp::server::{BindError, TcpServer};
 use crate::types::WorkerId;
 
@@ -44,6 +46,21 @@ pub enum StartError {
     /// The request listener.
     #[error(transparent)]
     Listener(#[from] BindError),
+    /// The NATS servers.
+    #[error(transparent)]
+    Nats(#[from] NatsError),
+    /// No broker in discovery.
+    #[error(
+        "discovery knows no event broker of namespace {namespace} (waited {} s); start one, name it with DYN_ZMQ_BROKER_URL, \
+         or unset DYN_ZMQ_BROKER_ENABLED",
+        waited.as_secs()
+    )]
+    NoBroker {
+        /// Whose brokers were looked for.
+        namespace: String,
+        /// For how long.
+        waited: Duration,
+    },
     /// Threads.
     #[error("cannot start threads: {0}")]
     Threads(#[from] std::io::Error),
@@ -62,6 +79,8 @@ impl StartError {
             Self::Model(_) | Self::Settings(_) => true,
             Self::Budget(_)
             | Self::Discovery(_)
+            | Self::Nats(_)
+            | Self::NoBroker { .. }
             | Self::Listener(_)
             | Self::Threads(_)
             | Self::Worker(_)

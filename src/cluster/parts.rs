@@ -10,9 +10,10 @@ use serde_json::value::RawValue;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 
+use super::planes::Planes;
 use super::{Budget, Cluster, Facts, StartError};
 use crate::actors::fleet::{Fleet, Launch};
-use crate::actors::plan::{GroupPlan, Shared, WorkerPlan};
+use crate::actors::plan::{GroupPlan, PlannedEvents, PlannedRequests, Shared, WorkerPlan};
 use crate::actors::registry::Registry;
 use crate::config::{Config, Group, Ports};
 use crate::engine::EngineConfig;
@@ -20,8 +21,7 @@ use crate::model::Model;
 use crate::model::card::{self, CardOptions, Role};
 use crate::transport::discovery::Discovery;
 use crate::transport::http::FaceModel;
-use crate::transport::request_plane::endpoint::EndpointTable;
-use crate::transport::request_plane::tcp::server::{Limits, TcpServer};
+use crate::transport::request_plane::tcp::server::Limits;
 use crate::types::WorkerId;
 
 /// Threads for sockets. More would not help: the work is short and the arbiters need the cores too.
@@ -36,12 +36,8 @@ const MAX_ARBITERS: usize = 4;
 pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
     let budget = Budget::raise(config)?;
     let model = Model::resolve(&config.model_path, &config.hub)?;
-    let groups = config
-        .groups
-        .iter()
-        .map(|group| plan_group(config, group, &model).map(Arc::new));
+    let groups = config.groups.iter().map(|group| plan_group(config, group, &model));
     let groups = groups.collect::<Result<Vec<_>, _>>()?;
-    let plans = plan_workers(config, &groups);
     let pool = Builder::new_multi_thread()
         .worker_threads(POOL_THREADS)
         .max_blocking_threads(BLOCKING_THREADS)
@@ -49,31 +45,22 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
         .enable_all()
         .build()?;
     let discovery = pool.block_on(Discovery::connect(&config.discovery))?;
-    let endpoints = EndpointTable::default();
     let limits = Limits {
         max_frame_bytes: config.max_message_bytes,
         ..Limits::default()
     };
-    let server = match config.ports {
-        Ports::PerWorker => None,
-        Ports::Shared => {
-            let _pool = pool.enter();
-            Some(TcpServer::bind(
-                config.tcp_host,
-                config.tcp_port,
-                endpoints.clone(),
-                limits,
-            )?)
-        }
-    };
-    let requests = server
-        .as_ref()
-        .map(|s| SocketAddr::new(config.tcp_advertise, s.address().port()));
+    let mut planes = Planes::new(config, &pool, &discovery, limits);
+    let mut planned = Vec::new();
+    for (group, plan) in config.groups.iter().zip(groups) {
+        planned.push(Arc::new(plan(planes.requests(group)?, planes.events(group)?)));
+    }
+    let workers = plan_workers(config, &planned);
+    let (server, requests) = planes.listener();
+    let connector = planes.into_connector();
     let shared = Arc::new(Shared::new(
         pool.handle().clone(),
         discovery,
-        endpoints,
-        requests,
+        connector,
         (config.tcp_advertise, limits),
         (config.event_host, config.event_advertise),
         config.max_open_requests,
@@ -92,7 +79,7 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
     let stagger = config.stagger;
     let own = Arc::clone(&registry);
     let (system, fleet, thread) = run_system(arbiters, move |arbiters| {
-        Fleet::new(shared, arbiters, stagger, plans, own, launch_sender)
+        Fleet::new(shared, arbiters, stagger, workers, own, launch_sender)
     })?;
     Ok(Cluster {
         fleet,
@@ -145,7 +132,12 @@ fn current_thread_runtime() -> Runtime {
         .expect("a runtime needs an epoll descriptor; the budget has room")
 }
 
-fn plan_group(config: &Config, group: &Group, model: &Model) -> Result<GroupPlan, StartError> {
+/// Everything about a group but its planes: those are opened when nothing of the input can be wrong any more.
+fn plan_group(
+    config: &Config,
+    group: &Group,
+    model: &Model,
+) -> Result<impl FnOnce(PlannedRequests, PlannedEvents) -> GroupPlan + use<>, StartError> {
     let engine = settle_engine(group, model)?;
     let options = CardOptions {
         display_name: config.model_name.clone(),
@@ -161,21 +153,27 @@ fn plan_group(config: &Config, group: &Group, model: &Model) -> Result<GroupPlan
         role: Role::Aggregated,
     };
     let card = card::render(model, &options).map_err(|error| StartError::Settings(error.to_string()))?;
-    Ok(GroupPlan {
-        name: group.name.clone(),
-        endpoint: group.endpoint.clone(),
+    let face = match config.http_port {
+        Some(_) => Some(FaceModel::load(
+            model,
+            vec![config.model_name.clone()],
+            engine.max_model_len,
+        )?),
+        None => None,
+    };
+    let card = RawValue::from_string(card.to_string()).map_err(|error| StartError::Settings(error.to_string()))?;
+    let group = group.clone();
+    Ok(move |requests, events| GroupPlan {
+        name: group.name,
+        endpoint: group.endpoint,
         data_parallel_size: group.data_parallel_size,
         startup_time: group.startup_time,
-        face: match config.http_port {
-            Some(_) => Some(FaceModel::load(
-                model,
-                vec![config.model_name.clone()],
-                engine.max_model_len,
-            )?),
-            None => None,
-        },
-        card: RawValue::from_string(card.to_string()).map_err(|error| StartError::Settings(error.to_string()))?,
+        face,
+        card,
         engine,
+        requests,
+        events,
+        codec: group.request_codec,
     })
 }
 

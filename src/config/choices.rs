@@ -15,6 +15,8 @@ pub enum DiscoveryBackend {
     Etcd,
     /// A directory on this host (`DYN_FILE_KV`); no server needed.
     File,
+    /// A map in this process; no router outside can see it.
+    Mem,
 }
 
 /// How requests travel.
@@ -23,14 +25,28 @@ pub enum DiscoveryBackend {
 pub enum RequestPlane {
     /// TCP, frames and acks on pooled connections.
     Tcp,
+    /// NATS requests and replies (`NATS_SERVER`); answers still go by TCP.
+    Nats,
 }
 
 /// How KV events and load figures travel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum EventPlane {
-    /// ZeroMQ, one PUB socket per rank.
+    /// ZeroMQ: one PUB socket per rank, or one to all brokers.
     Zmq,
+    /// NATS subjects (`NATS_SERVER`).
+    Nats,
+}
+
+/// NATS connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum NatsConnections {
+    /// One for the whole process.
+    Shared,
+    /// One per worker, so that a worker's death ends its connection.
+    PerWorker,
 }
 
 /// Request listeners.

@@ -3,16 +3,17 @@
 use std::path::Path;
 
 use super::choices::{
-    DisaggregationMode, DiscoveryBackend, EventPlane, External, Finite, Limit, Ports, RequestPlane, SchedulingPolicy,
-    TimingModel,
+    DisaggregationMode, DiscoveryBackend, EventPlane, External, Finite, Limit, NatsConnections, Ports, RequestPlane,
+    SchedulingPolicy, TimingModel,
 };
 use super::engine_args;
 use super::settings::Settings;
 use crate::engine::{EngineKind, Fidelity, PreemptionMode, Semantics};
+use crate::transport::request_plane::Codec;
 
 impl Settings {
     /// Settings that may differ from group to group; the others belong to the whole fleet.
-    pub const GROUP_KEYS: [&'static str; 83] = [
+    pub const GROUP_KEYS: [&'static str; 86] = [
         "endpoint",
         "num_workers",
         "data_parallel_size",
@@ -96,6 +97,9 @@ impl Settings {
         "router_queue_policy",
         "startup_time",
         "name",
+        "request_plane",
+        "event_plane",
+        "request_codec",
     ];
 
     /// What is used where nothing else is said.
@@ -139,6 +143,11 @@ impl Settings {
             max_open_requests: Some(10_000),
             http_host: Some("127.0.0.1".into()),
             seed: Some(0),
+            request_codec: Some(Codec::Msgpack),
+            nats_server: Some("nats://localhost:4222".into()),
+            nats_connections: Some(NatsConnections::Shared),
+            nats_connect_timeout: Some(Finite::literal(30.0)),
+            zmq_broker_enabled: Some(false),
             ..Self::default()
         }
     }

@@ -10,7 +10,7 @@ use super::settings::Settings;
 type Apply = fn(&mut Settings, &str) -> Result<(), String>;
 
 /// The peer's variables, by name. Empty values count as unset, as the peer reads them.
-const VARIABLES: [(&str, Apply); 13] = [
+const VARIABLES: [(&str, Apply); 17] = [
     ("DYN_NAMESPACE", |s, v| put(&mut s.namespace, v)),
     ("DYN_DISCOVERY_BACKEND", |s, v| choice(&mut s.discovery_backend, v)),
     ("DYN_REQUEST_PLANE", |s, v| choice(&mut s.request_plane, v)),
@@ -26,7 +26,26 @@ const VARIABLES: [(&str, Apply); 13] = [
     ("DYN_EVENT_PLANE_HOST", |s, v| put(&mut s.event_host, v)),
     ("DYN_TCP_MAX_MESSAGE_SIZE", |s, v| put(&mut s.max_message_size, v)),
     ("DYN_ENDPOINT", |s, v| put(&mut s.endpoint, v)),
+    ("DYN_REQUEST_PLANE_CODEC", |s, v| {
+        s.request_codec = Some(super::choices::word(v)?);
+        Ok(())
+    }),
+    ("NATS_SERVER", |s, v| put(&mut s.nats_server, v)),
+    ("DYN_ZMQ_BROKER_URL", |s, v| put(&mut s.zmq_broker_url, v)),
+    ("DYN_ZMQ_BROKER_ENABLED", |s, v| {
+        s.zmq_broker_enabled = Some(truth(v)?);
+        Ok(())
+    }),
 ];
+
+/// What the peer takes for yes and no.
+fn truth(value: &str) -> Result<bool, String> {
+    match value.to_ascii_lowercase().as_str() {
+        "1" | "true" | "yes" | "on" => Ok(true),
+        "0" | "false" | "no" | "off" => Ok(false),
+        _ => Err("use true or false".to_owned()),
+    }
+}
 
 fn put<T: FromStr>(slot: &mut Option<T>, value: &str) -> Result<(), String>
 where

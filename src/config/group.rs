@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::choices::{
-    DisaggregationMode, External, Finite, Limit, ProfilePath, Reasoning, SchedulingPolicy, TimingModel,
+    DisaggregationMode, EventPlane, External, Finite, Limit, ProfilePath, Reasoning, RequestPlane, SchedulingPolicy,
+    TimingModel,
 };
 use super::layers::Layered;
 use super::rules::{check_built_in, check_ranges, refused};
@@ -44,6 +45,9 @@ pub(super) fn resolve(index: usize, layered: &Layered) -> Result<Group, ConfigEr
         startup_time: s
             .startup_time
             .map_or(Ok(Duration::ZERO), |span| seconds("startup-time", span.get()))?,
+        request_plane: s.request_plane.unwrap_or(RequestPlane::Tcp),
+        event_plane: s.event_plane.unwrap_or(EventPlane::Zmq),
+        request_codec: s.request_codec.unwrap_or_default(),
         engine,
     })
 }

@@ -17,10 +17,13 @@ use std::time::Duration;
 
 use crate::engine::EngineConfig;
 use crate::model::HubOptions;
-use crate::transport::discovery::{DiscoveryConfig, EndpointName, EtcdOptions, FileOptions};
+use crate::transport::discovery::{DiscoveryConfig, EndpointName, EtcdOptions, FileOptions, MemStore};
+use crate::transport::event_plane::zmq::BrokerAddresses;
+use crate::transport::nats::{NatsAuth, NatsOptions, NatsOptionsError};
+use crate::transport::request_plane::Codec;
 
 use choices::Finite;
-pub use choices::{DiscoveryBackend, Ports};
+pub use choices::{DiscoveryBackend, EventPlane, NatsConnections, Ports, RequestPlane};
 pub use layers::{ConfigFile, Merged, Origin};
 pub use settings::Settings;
 
@@ -113,8 +116,32 @@ pub struct Config {
     pub http_host: IpAddr,
     /// Pause between launches.
     pub stagger: Duration,
+    /// NATS; `None`: no group uses it.
+    pub nats: Option<NatsConfig>,
+    /// How ZeroMQ events reach routers.
+    pub brokers: Brokers,
     /// Workers by group.
     pub groups: Vec<Group>,
+}
+
+/// The NATS servers of a fleet.
+#[derive(Debug, Clone)]
+pub struct NatsConfig {
+    /// Where they are and how to sign in.
+    pub options: NatsOptions,
+    /// One connection or one per worker.
+    pub connections: NatsConnections,
+}
+
+/// How ZeroMQ events reach routers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Brokers {
+    /// Routers connect to PUB sockets of the workers.
+    None,
+    /// PUB sockets connect to these brokers.
+    At(BrokerAddresses),
+    /// PUB sockets connect to the brokers that discovery knows.
+    Discovered,
 }
 
 /// Workers that are alike.
@@ -130,6 +157,12 @@ pub struct Group {
     pub data_parallel_size: u32,
     /// From registration to the first pass.
     pub startup_time: Duration,
+    /// How requests reach them.
+    pub request_plane: RequestPlane,
+    /// How their events travel.
+    pub event_plane: EventPlane,
+    /// Encoding that they ask routers to use.
+    pub request_codec: Codec,
     /// One rank's engine. Fields that depend on the model (`max_model_len` not given, `token_ids`) are settled when the
     /// model is known.
     pub engine: EngineConfig,
@@ -184,6 +217,8 @@ impl Config {
             http_port: s.http_port,
             http_host: http.bind,
             stagger: stagger(s.stagger_delay.map_or(-1.0, Finite::get), stagger_total)?,
+            nats: nats(&s, &groups, environment)?,
+            brokers: brokers(&s)?,
             groups,
         };
         config.check_ports()?;
@@ -325,5 +360,41 @@ fn discovery(s: &Settings) -> Result<DiscoveryConfig, ConfigError> {
             root: s.file_kv.clone().unwrap_or_default(),
             ..FileOptions::default()
         }),
+        DiscoveryBackend::Mem => DiscoveryConfig::Mem(MemStore::of_process()),
     })
+}
+
+fn nats(
+    s: &Settings,
+    groups: &[Group],
+    environment: &BTreeMap<String, String>,
+) -> Result<Option<NatsConfig>, ConfigError> {
+    if !groups.iter().any(Group::uses_nats) {
+        return Ok(None);
+    }
+    let limit = seconds("nats-connect-timeout", s.nats_connect_timeout.map_or(30.0, Finite::get))?;
+    let options = NatsAuth::from_lookup(|name| environment.get(name).cloned())
+        .map_err(NatsOptionsError::from)
+        .and_then(|auth| NatsOptions::new(text(s.nats_server.as_ref()), auth, limit));
+    Ok(Some(NatsConfig {
+        options: options.map_err(|error| ConfigError::Invalid(error.to_string()))?,
+        connections: s.nats_connections.unwrap_or(NatsConnections::Shared),
+    }))
+}
+
+fn brokers(s: &Settings) -> Result<Brokers, ConfigError> {
+    match s.zmq_broker_url.as_deref().map(str::trim).filter(|url| !url.is_empty()) {
+        Some(url) => BrokerAddresses::from_url(url)
+            .map(Brokers::At)
+            .map_err(|error| ConfigError::Invalid(error.to_string())),
+        None if s.zmq_broker_enabled.unwrap_or(false) => Ok(Brokers::Discovered),
+        None => Ok(Brokers::None),
+    }
+}
+
+impl Group {
+    /// Whether any of its planes is NATS.
+    pub fn uses_nats(&self) -> bool {
+        self.request_plane == RequestPlane::Nats || self.event_plane == EventPlane::Nats
+    }
 }

@@ -7,10 +7,11 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 
 use super::choices::{
-    DisaggregationMode, DiscoveryBackend, EventPlane, Finite, G1Backend, Limit, Ports, Reasoning, RequestPlane,
-    SchedulingPolicy, TimingModel, TransferTiming, json, table_or_json, word,
+    DisaggregationMode, DiscoveryBackend, EventPlane, Finite, G1Backend, Limit, NatsConnections, Ports, Reasoning,
+    RequestPlane, SchedulingPolicy, TimingModel, TransferTiming, json, table_or_json, word,
 };
 use crate::engine::{CapacityPolicy, EngineKind, Fidelity, PreemptionMode, RadixEviction, Semantics, SglangPolicy};
+use crate::transport::request_plane::Codec;
 
 /// All settings. Field names are the TOML keys; with dashes they are the flags.
 #[derive(Debug, Clone, Default, PartialEq, Args, Serialize, Deserialize)]
@@ -465,4 +466,35 @@ pub struct Settings {
     /// Name of a group (config file only).
     #[arg(skip)]
     pub name: Option<String>,
+
+    /// Encoding that workers ask routers to use for requests and answers.
+    #[arg(long, value_name = "CODEC", value_parser = word::<Codec>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request_codec: Option<Codec>,
+
+    /// NATS servers, comma separated. The environment says how to sign in: `NATS_AUTH_USERNAME` and
+    /// `NATS_AUTH_PASSWORD`, `NATS_AUTH_TOKEN`, `NATS_AUTH_NKEY` or `NATS_AUTH_CREDENTIALS_FILE`.
+    #[arg(long, value_name = "URLS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nats_server: Option<String>,
+
+    /// NATS connections: one for the process, or one per worker.
+    #[arg(long, value_name = "CONNECTIONS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nats_connections: Option<NatsConnections>,
+
+    /// Seconds to keep trying to reach NATS at start.
+    #[arg(long, value_name = "S")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nats_connect_timeout: Option<Finite>,
+
+    /// Send ZeroMQ events through brokers, as `xsub=tcp://host:port[;...],xpub=tcp://host:port[;...]`.
+    #[arg(long, value_name = "URL")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub zmq_broker_url: Option<String>,
+
+    /// Send ZeroMQ events through the brokers that discovery knows.
+    #[arg(long, value_name = "BOOL")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub zmq_broker_enabled: Option<bool>,
 }

@@ -4,4 +4,5 @@ pub mod discovery;
 pub mod event_plane;
 pub mod http;
 pub mod intake;
+pub mod nats;
 pub mod request_plane;

@@ -10,6 +10,7 @@
 mod error;
 pub mod etcd;
 pub mod file;
+pub mod mem;
 pub mod name;
 pub mod record;
 
@@ -18,6 +19,7 @@ use std::time::Duration;
 pub use error::DiscoveryError;
 pub use etcd::EtcdOptions;
 pub use file::FileOptions;
+pub use mem::MemStore;
 pub use name::{EndpointName, NameError};
 pub use record::Record;
 
@@ -32,6 +34,8 @@ pub enum DiscoveryConfig {
     Etcd(EtcdOptions),
     /// A directory on this machine.
     File(FileOptions),
+    /// A map in this process.
+    Mem(MemStore),
 }
 
 /// A connected store. Clones share it; it may be used from any thread of a tokio runtime.
@@ -41,6 +45,8 @@ pub enum Discovery {
     Etcd(etcd::EtcdStore),
     /// A directory on this machine.
     File(file::FileStore),
+    /// A map in this process.
+    Mem(MemStore),
 }
 
 /// The life of a set of records. Dropping it lets them run out; [`Discovery::close`] removes them at once.
@@ -54,6 +60,7 @@ pub struct Lease {
 enum LeaseKind {
     Etcd(etcd::EtcdLease),
     File(file::FileLease),
+    Mem(mem::MemLease),
 }
 
 impl Lease {
@@ -86,6 +93,7 @@ impl Discovery {
         match config {
             DiscoveryConfig::Etcd(options) => etcd::EtcdStore::connect(options).await.map(Self::Etcd),
             DiscoveryConfig::File(options) => file::FileStore::open(options).await.map(Self::File),
+            DiscoveryConfig::Mem(store) => Ok(Self::Mem(store.clone())),
         }
     }
 
@@ -109,6 +117,10 @@ impl Discovery {
                     kind: LeaseKind::File(lease),
                 })
             }
+            Self::Mem(store) => Ok(Lease {
+                ttl: store.ttl(),
+                kind: LeaseKind::Mem(store.grant()),
+            }),
         }
     }
 
@@ -121,9 +133,8 @@ impl Discovery {
         match (self, &lease.kind) {
             (Self::Etcd(store), LeaseKind::Etcd(lease)) => store.publish(lease, records).await,
             (Self::File(store), LeaseKind::File(lease)) => store.publish(lease, records).await,
-            (Self::Etcd(_), LeaseKind::File(_)) | (Self::File(_), LeaseKind::Etcd(_)) => {
-                Err(DiscoveryError::ForeignLease)
-            }
+            (Self::Mem(store), LeaseKind::Mem(lease)) => store.publish(lease, records),
+            (Self::Etcd(_) | Self::File(_) | Self::Mem(_), _) => Err(DiscoveryError::ForeignLease),
         }
     }
 
@@ -136,9 +147,8 @@ impl Discovery {
         let renewal = match (self, &lease.kind) {
             (Self::Etcd(store), LeaseKind::Etcd(etcd)) => store.renew(etcd, lease.ttl).await,
             (Self::File(store), LeaseKind::File(lease)) => store.renew(lease).await,
-            (Self::Etcd(_), LeaseKind::File(_)) | (Self::File(_), LeaseKind::Etcd(_)) => {
-                Err(DiscoveryError::ForeignLease)
-            }
+            (Self::Mem(store), LeaseKind::Mem(lease)) => store.renew(lease),
+            (Self::Etcd(_) | Self::File(_) | Self::Mem(_), _) => Err(DiscoveryError::ForeignLease),
         };
         match &renewal {
             Ok(Renewal::Alive { .. }) => {}
@@ -156,9 +166,11 @@ impl Discovery {
         match (self, &lease.kind) {
             (Self::Etcd(store), LeaseKind::Etcd(_)) => store.withdraw(keys).await,
             (Self::File(store), LeaseKind::File(_)) => store.withdraw(keys).await,
-            (Self::Etcd(_), LeaseKind::File(_)) | (Self::File(_), LeaseKind::Etcd(_)) => {
-                Err(DiscoveryError::ForeignLease)
+            (Self::Mem(store), LeaseKind::Mem(_)) => {
+                store.withdraw(keys);
+                Ok(())
             }
+            (Self::Etcd(_) | Self::File(_) | Self::Mem(_), _) => Err(DiscoveryError::ForeignLease),
         }
     }
 
@@ -170,9 +182,8 @@ impl Discovery {
         match (self, &lease.kind) {
             (Self::Etcd(store), LeaseKind::Etcd(lease)) => store.revoke(lease).await,
             (Self::File(store), LeaseKind::File(lease)) => store.revoke(lease).await,
-            (Self::Etcd(_), LeaseKind::File(_)) | (Self::File(_), LeaseKind::Etcd(_)) => {
-                Err(DiscoveryError::ForeignLease)
-            }
+            (Self::Mem(store), LeaseKind::Mem(lease)) => store.revoke(lease),
+            (Self::Etcd(_) | Self::File(_) | Self::Mem(_), _) => Err(DiscoveryError::ForeignLease),
         }
     }
 
@@ -184,6 +195,7 @@ impl Discovery {
         match self {
             Self::Etcd(store) => store.list(prefix).await,
             Self::File(store) => store.list(prefix).await,
+            Self::Mem(store) => Ok(store.list(prefix)),
         }
     }
 
@@ -192,6 +204,7 @@ impl Discovery {
         match self {
             Self::Etcd(store) => store.ttl(),
             Self::File(store) => store.ttl(),
+            Self::Mem(store) => store.ttl(),
         }
     }
 }

@@ -106,6 +106,21 @@ pub enum EventAddress {
         /// [`EndpointName::event_subject_prefix`].
         subject_prefix: String,
     },
+    /// A broker between publishers and routers. Only brokers have such records, under [`broker_prefix`].
+    ZmqBroker {
+        /// `tcp://<host>:<port>` that publishers connect to.
+        xsub_endpoints: Vec<String>,
+        /// `tcp://<host>:<port>` that routers connect to.
+        xpub_endpoints: Vec<String>,
+    },
+}
+
+/// Keys of the records of a namespace's brokers start with this.
+pub fn broker_prefix(namespace: &str) -> String {
+    format!(
+        "{EVENT_CHANNELS}namespace/{}/component/zmq_broker/",
+        encode_segment(namespace)
+    )
 }
 
 /// One incarnation of one event stream of an endpoint.
@@ -119,11 +134,11 @@ pub struct EventStream<'a> {
     pub publisher: u64,
 }
 
-/// Why bytes are not an endpoint record.
+/// Why bytes are not the record that they should be.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
     /// Not the JSON expected.
-    #[error("not an endpoint record: {0}")]
+    #[error("not the record expected: {0}")]
     Json(#[from] serde_json::Error),
     /// A record of another type.
     #[error("record of type '{0}' is not an endpoint record; list the keys below v1/instances/")]
@@ -202,6 +217,21 @@ impl Record {
             key: stream.key(EVENT_SOURCES),
             value: json(&Body::EventSource(body)),
         }
+    }
+}
+
+impl EventAddress {
+    /// Reads the address out of the value of an event channel record; unknown members are ignored.
+    ///
+    /// # Errors
+    /// [`DecodeError::Json`] when the bytes are no such record.
+    pub fn decode(value: &[u8]) -> Result<Self, DecodeError> {
+        #[derive(Deserialize)]
+        struct Channel {
+            transport: EventAddress,
+        }
+        let Channel { transport } = serde_json::from_slice(value)?;
+        Ok(transport)
     }
 }
 

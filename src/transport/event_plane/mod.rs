@@ -7,7 +7,7 @@
 //! | [`kv_event`], [`kv_metrics`] | payloads |
 //! | [`journal`] | event ids, newest events and block tree of one rank |
 //! | [`recovery`] | queries of routers that missed events, and answers |
-//! | [`zmq`] | the PUB socket |
+//! | [`zmq`] | PUB sockets, listening or connected to brokers |
 
 mod block_tree;
 pub mod envelope;
@@ -22,14 +22,18 @@ pub mod topic;
 pub mod zmq;
 
 use std::fmt;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use async_nats::Subject;
 use bytes::Bytes;
 
+use super::discovery::EndpointName;
 use super::discovery::record::EventAddress;
+use super::nats::NatsOutbox;
 use envelope::Envelope;
 use topic::Topic;
-use zmq::ZmqPublisher;
+use zmq::{ZmqBrokered, ZmqPublisher};
 
 /// One incarnation of a publisher's stream; below 2^53 so that JSON tools do not round it. Never used again after a
 /// restart. Written in hex in keys and endpoint names.
@@ -63,26 +67,80 @@ impl fmt::LowerHex for PublisherId {
     }
 }
 
-/// Where messages go.
+/// Where messages go. Clones share it.
 #[derive(Clone)]
 pub enum EventPlane {
     /// A PUB socket that routers connect to; the topics of one worker may share it.
     Zmq(Arc<ZmqPublisher>),
+    /// A PUB socket connected to brokers; a whole fleet may share it.
+    Brokered(Arc<ZmqBrokered>),
+    /// NATS subjects; a whole fleet may share the connection.
+    Nats(NatsOutbox),
+}
+
+impl EventPlane {
+    /// Where routers get the messages of workers in `scope`: the address in channel records. `None`: the plane has no
+    /// such records. A PUB socket is advertised under `host`.
+    pub fn address(&self, scope: &EndpointName, host: IpAddr) -> Option<EventAddress> {
+        match self {
+            Self::Zmq(socket) => Some(EventAddress::Zmq {
+                endpoint: format!("tcp://{}", SocketAddr::new(host, socket.local_addr().port())),
+            }),
+            Self::Brokered(_) => None,
+            Self::Nats(_) => Some(EventAddress::Nats {
+                subject_prefix: scope.event_subject_prefix(),
+            }),
+        }
+    }
+
+    /// Ends it in good order: what is queued goes out as far as it is taken in time.
+    pub fn close(&self) {
+        match self {
+            Self::Zmq(socket) => socket.close(),
+            Self::Brokered(socket) => socket.close(),
+            // It sends on until its last clone is gone, and then closes by itself.
+            Self::Nats(_) => {}
+        }
+    }
+
+    /// Ends it as the death of its process does.
+    pub fn crash(&self) {
+        match self {
+            Self::Zmq(socket) => socket.crash(),
+            Self::Brokered(socket) => socket.close(),
+            Self::Nats(outbox) => outbox.crash(),
+        }
+    }
 }
 
 /// One topic of one worker.
 pub struct EventPublisher {
-    plane: EventPlane,
+    target: Target,
     topic: Topic,
     id: PublisherId,
     next_sequence: u64,
 }
 
+/// A plane, with the name under which it files the topic.
+enum Target {
+    /// The bare topic: the socket belongs to one worker.
+    Zmq(Arc<ZmqPublisher>, Bytes),
+    /// The full subject.
+    Brokered(Arc<ZmqBrokered>, Bytes),
+    /// The full subject.
+    Nats(NatsOutbox, Subject),
+}
+
 impl EventPublisher {
-    /// Publisher under a fresh `id`.
-    pub fn new(plane: EventPlane, topic: Topic, id: PublisherId) -> Self {
+    /// Publisher of `topic` for the workers of `scope`, under a fresh `id`.
+    pub fn new(plane: EventPlane, scope: &EndpointName, topic: Topic, id: PublisherId) -> Self {
+        let subject = || scope.event_subject(topic.name());
         Self {
-            plane,
+            target: match plane {
+                EventPlane::Zmq(socket) => Target::Zmq(socket, Bytes::from_static(topic.name().as_bytes())),
+                EventPlane::Brokered(socket) => Target::Brokered(socket, subject().into()),
+                EventPlane::Nats(outbox) => Target::Nats(outbox, subject().into()),
+            },
             topic,
             id,
             next_sequence: 0,
@@ -99,10 +157,12 @@ impl EventPublisher {
         self.topic
     }
 
-    /// Whether anyone listens; callers may skip making a payload when not.
+    /// Whether anyone listens; callers may skip making a payload when not. On NATS nobody can tell, so: yes.
     pub fn has_subscribers(&self) -> bool {
-        match &self.plane {
-            EventPlane::Zmq(socket) => socket.has_subscribers(self.topic.name().as_bytes()),
+        match &self.target {
+            Target::Zmq(socket, topic) => socket.has_subscribers(topic),
+            Target::Brokered(socket, subject) => socket.has_subscribers(subject),
+            Target::Nats(..) => true,
         }
     }
 
@@ -114,30 +174,21 @@ impl EventPublisher {
         if !self.has_subscribers() {
             return;
         }
-        let topic = self.topic.name();
         let envelope = Envelope {
             publisher_id: self.id,
             sequence,
             published_at_ms: now_ms,
-            topic,
+            topic: self.topic.name(),
             payload,
         };
-        match &self.plane {
-            EventPlane::Zmq(socket) => {
-                socket.send(&envelope::encode_frames(
-                    Bytes::from_static(topic.as_bytes()),
-                    &envelope,
-                ));
+        match &self.target {
+            Target::Zmq(socket, topic) => socket.send(&envelope::encode_frames(topic.clone(), &envelope)),
+            Target::Brokered(socket, subject) => socket.send(&envelope::encode_frames(subject.clone(), &envelope)),
+            Target::Nats(outbox, subject) => {
+                let mut body = Vec::new();
+                envelope::encode(&mut body, &envelope);
+                outbox.send(subject, body.into());
             }
-        }
-    }
-
-    /// Where routers get the messages: the address in the channel record.
-    pub fn address(&self) -> EventAddress {
-        match &self.plane {
-            EventPlane::Zmq(socket) => EventAddress::Zmq {
-                endpoint: format!("tcp://{}", socket.local_addr()),
-            },
         }
     }
 }

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use dashmap::DashMap;
 
-use super::control::Control;
+use super::control::{self, Control};
 use super::tcp::frame::Ack;
+use super::two_part;
 
 /// One call, acked or refused on the spot.
 #[derive(Debug)]
@@ -21,6 +22,33 @@ pub struct Call {
 pub trait Endpoint: Send + Sync {
     /// Takes or refuses a call. After [`Ack::Accepted`] the endpoint dials back by itself.
     fn accept(self: Arc<Self>, call: Call) -> Ack;
+}
+
+/// Lets the endpoint that was found take or refuse a request, whatever plane brought it. `payload` is a two-part frame;
+/// `path` names the endpoint in the refusal when there is none.
+pub fn dispatch(endpoint: Option<Arc<dyn Endpoint>>, path: &[u8], payload: &Bytes) -> Ack {
+    let ack = decide(endpoint, path, payload);
+    if ack.refusal().is_some() {
+        metrics::counter!("ghostfleet_requests_refused_total").increment(1);
+    }
+    ack
+}
+
+fn decide(endpoint: Option<Arc<dyn Endpoint>>, path: &[u8], payload: &Bytes) -> Ack {
+    let Some(endpoint) = endpoint else {
+        return Ack::Unavailable(format!("unknown endpoint {}", String::from_utf8_lossy(path)));
+    };
+    let header = match two_part::split(payload) {
+        Ok((header, _)) => header,
+        Err(error) => return Ack::Unavailable(error.to_string()),
+    };
+    match control::decode(header) {
+        Ok(control) => endpoint.accept(Call {
+            control,
+            body: payload.slice(two_part::PREFIX_BYTES + header.len()..),
+        }),
+        Err(error) => Ack::Unavailable(error.to_string()),
+    }
 }
 
 type Paths = DashMap<Box<[u8]>, Arc<dyn Endpoint>>;
@@ -45,5 +73,44 @@ impl EndpointTable {
     /// The endpoint behind `path`.
     pub fn get(&self, path: &[u8]) -> Option<Arc<dyn Endpoint>> {
         self.paths.get(path).map(|entry| Arc::clone(&entry))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Takes;
+
+    impl Endpoint for Takes {
+        fn accept(self: Arc<Self>, call: Call) -> Ack {
+            assert_eq!(&call.body[..], b"body");
+            Ack::Accepted
+        }
+    }
+
+    fn ack(endpoint: Option<Arc<dyn Endpoint>>, header: &[u8]) -> String {
+        let mut payload = Vec::new();
+        two_part::write(&mut payload, header, b"body");
+        dispatch(endpoint, b"a/b", &payload.into()).text()
+    }
+
+    #[test]
+    fn a_request_is_taken_or_refused_in_words_that_name_the_reason() {
+        let address = "127.0.0.1:7".parse().unwrap();
+        let good = control::encode("id", crate::transport::request_plane::Codec::Json, address, "s");
+        let takes = || Some(Arc::new(Takes) as Arc<dyn Endpoint>);
+        assert_eq!(ack(takes(), &good), "");
+        assert_eq!(ack(None, &good), "Server unavailable: unknown endpoint a/b");
+        let quic = br#"{"id":"a","connection_info":{"transport":"quic-response","info":"{}"}}"#;
+        assert_eq!(
+            ack(takes(), quic),
+            "Server unavailable: response plane quic not supported"
+        );
+        let short = dispatch(takes(), b"a/b", &Bytes::from_static(b"short")).text();
+        assert!(
+            short.starts_with("Server unavailable: two-part frame is truncated"),
+            "{short}"
+        );
     }
 }

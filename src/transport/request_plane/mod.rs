@@ -8,13 +8,17 @@
 //! | [`response`] | items of the answer |
 //! | [`call_home`] | the response socket: one TCP connection per request, dialled by the worker |
 //! | [`endpoint`] | what stands behind a path: `generate`, or a KV recovery endpoint |
+//! | [`plane`] | where a worker puts its endpoints, whatever brings the requests |
 //! | [`tcp`] | the TCP listener side (frames, acks) |
+//! | [`nats`] | subscriptions and replies |
 //!
 //! Source: Dynamo 1.6.1 and 1.4.2, observed on the wire.
 
 pub mod call_home;
 pub mod control;
 pub mod endpoint;
+pub mod nats;
+pub mod plane;
 pub mod request;
 pub mod response;
 pub mod tcp;

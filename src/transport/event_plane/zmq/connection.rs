@@ -17,7 +17,7 @@ use super::wire;
 
 /// Why a connection ended before the publisher did.
 #[derive(Debug, thiserror::Error)]
-enum Ended {
+pub(super) enum Ended {
     #[error("peer left")]
     Left,
     #[error(transparent)]
@@ -30,31 +30,44 @@ enum Ended {
 
 /// Runs until the peer leaves, breaks the protocol or the publisher ends.
 pub(super) async fn serve(stream: TcpStream, shared: Arc<Shared>) {
-    let ended = talk(&stream, &shared).await;
+    let subscriber = Arc::new(Subscriber::new());
+    let mut member = Member::new(&shared, Arc::clone(&subscriber));
+    let ended = talk(&stream, &shared, &subscriber, &mut member).await;
     if shared.is_crashed() {
         // Closing sends a reset, as the end of a killed process with unread data does.
         let _ = SockRef::from(&stream).set_linger(Some(Duration::ZERO));
         return;
     }
     if let Err(ended) = ended {
-        match ended {
-            Ended::Violation(_) => shared.count_malformed(),
-            Ended::Slow(_) => shared.count_slow_handshake(),
-            Ended::Left | Ended::Socket(_) => {}
-        }
+        ended.count(&shared);
         debug!(peer = ?stream.peer_addr().ok(), reason = %ended, "event subscriber gone");
     }
 }
 
-async fn talk(stream: &TcpStream, shared: &Shared) -> Result<(), Ended> {
+impl Ended {
+    pub(super) fn count(&self, shared: &Shared) {
+        match self {
+            Self::Violation(_) => shared.count_malformed(),
+            Self::Slow(_) => shared.count_slow_handshake(),
+            Self::Left | Self::Socket(_) => {}
+        }
+    }
+}
+
+/// One connection, whoever made it, from the greeting to its end. `Ok`: the publisher has ended.
+pub(super) async fn talk(
+    stream: &TcpStream,
+    shared: &Shared,
+    subscriber: &Subscriber,
+    member: &mut Member<'_>,
+) -> Result<(), Ended> {
     prepare(stream)?;
-    let subscriber = Arc::new(Subscriber::new());
     let mut connection = Connection {
         stream,
         shared,
         session: Session::new(&shared.limits),
-        member: Member::new(shared, Arc::clone(&subscriber)),
-        subscriber: &subscriber,
+        member,
+        subscriber,
         ready: false,
     };
     subscriber.push_handshake(wire::greeting());
@@ -78,16 +91,16 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
     SockRef::from(stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(Duration::from_secs(60)))
 }
 
-struct Connection<'a> {
+struct Connection<'a, 'member> {
     stream: &'a TcpStream,
     shared: &'a Shared,
     session: Session,
-    member: Member<'a>,
+    member: &'a mut Member<'member>,
     subscriber: &'a Subscriber,
     ready: bool,
 }
 
-impl Connection<'_> {
+impl Connection<'_, '_> {
     /// Reads and writes until the publisher ends or, in the handshake, until the peer is ready.
     async fn run(&mut self, handshake: bool) -> Result<(), Ended> {
         while !(handshake && self.ready) {
@@ -128,7 +141,7 @@ impl Connection<'_> {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
             Err(error) => return Err(error.into()),
         };
-        let (limits, subscriber, member) = (&self.shared.limits, self.subscriber, &mut self.member);
+        let (limits, subscriber, member) = (&self.shared.limits, self.subscriber, &mut *self.member);
         let (mut ready, mut crowded) = (self.ready, false);
         self.session.receive(&bytes[..read], |heard| match heard {
             Heard::Greeting => subscriber.push_handshake(wire::ready()),

@@ -5,8 +5,11 @@
 //! message into the queue of every subscriber that wants it and never waits: a subscriber that does not read fills its
 //! own queue, then loses the newest messages, and nobody else notices.
 //!
+//! [`ZmqBrokered`] is the same socket turned round: it connects to the XSUB sides of brokers.
+//!
 //! Source: ZMTP 3.0 (RFC 23) and 3.1 (RFC 37); checked against libzmq 4.3.
 
+mod brokered;
 mod connection;
 mod publisher;
 mod session;
@@ -15,6 +18,7 @@ mod wire;
 
 use std::time::Duration;
 
+pub use brokered::{BrokerAddresses, BrokerUrlError, MAX_BROKERS, ZmqBrokered};
 pub use publisher::ZmqPublisher;
 
 /// What a publisher grants its peers.

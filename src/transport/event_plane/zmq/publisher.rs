@@ -62,77 +62,23 @@ impl ZmqPublisher {
 
     /// Whether anyone subscribes to this topic.
     pub fn has_subscribers(&self, topic: &[u8]) -> bool {
-        self.subscribers(topic) > 0
-    }
-
-    fn subscribers(&self, topic: &[u8]) -> usize {
-        if self.shared.subscribers.load(Ordering::Relaxed) == 0 {
-            return 0;
-        }
-        lock(&self.shared.members)
-            .iter()
-            .filter(|member| member.wants(topic))
-            .count()
+        self.shared.subscribers(topic) > 0
     }
 
     /// Queues a message for every subscriber of its first frame. Callable from any thread; never waits. A subscriber
     /// whose queue is full misses it.
     pub fn send(&self, frames: &[Bytes; 4]) {
-        let shared = &self.shared;
-        if shared.subscribers.load(Ordering::Relaxed) == 0 {
-            return;
-        }
-        let (mut queued, mut dropped) = (0, 0);
-        let mut message = None;
-        for member in lock(&shared.members).iter().filter(|member| member.wants(&frames[0])) {
-            let message: &Bytes = message.get_or_insert_with(|| wire::message(frames));
-            if member.push(message.clone(), &shared.limits) {
-                queued += 1;
-            } else {
-                dropped += 1;
-            }
-        }
-        shared.queued.fetch_add(queued, Ordering::Relaxed);
-        if dropped > 0 && shared.dropped.fetch_add(dropped, Ordering::Relaxed) == 0 {
-            warn!(
-                addr = %self.local_addr,
-                "an event subscriber does not read fast enough; messages are dropped from now on"
-            );
-        }
+        self.shared.send(frames);
     }
 
     /// Waits until at least `count` connections subscribe to this topic, or the publisher ends.
     pub async fn subscribed(&self, topic: &[u8], count: usize) {
-        loop {
-            let changed = self.shared.membership.notified();
-            tokio::pin!(changed);
-            // From here on a change is not missed.
-            changed.as_mut().enable();
-            if self.subscribers(topic) >= count {
-                return;
-            }
-            tokio::select! {
-                () = changed => {}
-                () = self.shared.ended() => return,
-            }
-        }
+        self.shared.subscribed(topic, count).await;
     }
 
     /// Counters and what is held now.
     pub fn stats(&self) -> ZmqStats {
-        let shared = &self.shared;
-        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        ZmqStats {
-            connections: shared.connections.load(Ordering::Relaxed),
-            subscribers: shared.subscribers.load(Ordering::Relaxed),
-            accepted: count(&shared.accepted),
-            refused: count(&shared.refused),
-            accept_errors: count(&shared.accept_errors),
-            malformed: count(&shared.malformed),
-            handshake_timeouts: count(&shared.slow_handshakes),
-            queued: count(&shared.queued),
-            dropped: count(&shared.dropped),
-        }
+        self.shared.stats()
     }
 
     /// Stops listening and ends the connections; what is queued goes out as far as subscribers take it in time.
@@ -180,7 +126,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    fn new(limits: Limits) -> Self {
+    pub(super) fn new(limits: Limits) -> Self {
         Self {
             limits,
             members: Mutex::default(),
@@ -198,6 +144,82 @@ impl Shared {
             queued: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
         }
+    }
+
+    pub(super) fn send(&self, frames: &[Bytes; 4]) {
+        if self.subscribers.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let (mut queued, mut dropped) = (0, 0);
+        let mut message = None;
+        for member in lock(&self.members).iter().filter(|member| member.wants(&frames[0])) {
+            let message: &Bytes = message.get_or_insert_with(|| wire::message(frames));
+            if member.push(message.clone(), &self.limits) {
+                queued += 1;
+            } else {
+                dropped += 1;
+            }
+        }
+        self.queued.fetch_add(queued, Ordering::Relaxed);
+        if dropped > 0 {
+            metrics::counter!("ghostfleet_event_messages_dropped_total", "plane" => "zmq").increment(dropped);
+            if self.dropped.fetch_add(dropped, Ordering::Relaxed) == 0 {
+                warn!("an event subscriber or broker does not take messages fast enough; they are dropped from now on");
+            }
+        }
+    }
+
+    pub(super) fn subscribers(&self, topic: &[u8]) -> usize {
+        if self.subscribers.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        lock(&self.members).iter().filter(|member| member.wants(topic)).count()
+    }
+
+    pub(super) async fn subscribed(&self, topic: &[u8], count: usize) {
+        loop {
+            let changed = self.membership.notified();
+            tokio::pin!(changed);
+            // From here on a change is not missed.
+            changed.as_mut().enable();
+            if self.subscribers(topic) >= count {
+                return;
+            }
+            tokio::select! {
+                () = changed => {}
+                () = self.ended() => return,
+            }
+        }
+    }
+
+    pub(super) fn stats(&self) -> ZmqStats {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        ZmqStats {
+            connections: self.connections.load(Ordering::Relaxed),
+            subscribers: self.subscribers.load(Ordering::Relaxed),
+            accepted: count(&self.accepted),
+            refused: count(&self.refused),
+            accept_errors: count(&self.accept_errors),
+            malformed: count(&self.malformed),
+            handshake_timeouts: count(&self.slow_handshakes),
+            queued: count(&self.queued),
+            dropped: count(&self.dropped),
+        }
+    }
+
+    pub(super) fn tasks(&self) -> &TaskTracker {
+        &self.tasks
+    }
+
+    pub(super) fn end(&self) {
+        self.end.cancel();
+    }
+
+    /// Counts a connection that we made, as long as the result lives.
+    pub(super) fn count_dialled(&self) -> impl Drop {
+        self.accepted.fetch_add(1, Ordering::Relaxed);
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        Open(self)
     }
 
     pub(super) async fn ended(&self) {
@@ -221,6 +243,7 @@ impl Shared {
 pub(super) struct Member<'a> {
     shared: &'a Shared,
     subscriber: Arc<Subscriber>,
+    joined: bool,
     subscribes: bool,
 }
 
@@ -229,12 +252,16 @@ impl<'a> Member<'a> {
         Self {
             shared,
             subscriber,
+            joined: false,
             subscribes: false,
         }
     }
 
+    /// Joins, unless it has joined over an earlier connection.
     pub(super) fn join(&mut self) {
-        lock(&self.shared.members).push(Arc::clone(&self.subscriber));
+        if !std::mem::replace(&mut self.joined, true) {
+            lock(&self.shared.members).push(Arc::clone(&self.subscriber));
+        }
     }
 
     pub(super) fn topics_changed(&mut self) {

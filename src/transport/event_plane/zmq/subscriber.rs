@@ -12,12 +12,30 @@ use super::Limits;
 /// Most messages of one write; the kernel takes 1,024 pieces at most.
 const WRITE_PIECES: usize = 128;
 
-/// One peer. Locks are held for moments only: never over a write, never two at a time.
+/// One peer. Locks are held for moments only: never over a write; topics before the queue.
 pub(super) struct Subscriber {
-    topics: Mutex<Vec<(Box<[u8]>, u32)>>,
+    topics: Mutex<Topics>,
     queue: Mutex<Queue>,
     /// Tells the connection that the queue is no longer empty.
     pub(super) wake: Notify,
+}
+
+#[derive(Default)]
+struct Topics {
+    /// With the number of times that the peer has asked for each.
+    asked: Vec<(Box<[u8]>, u32)>,
+    /// What it had asked for over a connection that was lost; counts until it asks again.
+    former: Vec<(Box<[u8]>, u32)>,
+}
+
+impl Topics {
+    fn current(&self) -> &[(Box<[u8]>, u32)] {
+        if self.asked.is_empty() {
+            &self.former
+        } else {
+            &self.asked
+        }
+    }
 }
 
 #[derive(Default)]
@@ -27,6 +45,8 @@ struct Queue {
     bytes: usize,
     /// Pieces at the front that nothing may overtake: our side of the handshake, a message written in part.
     fixed: usize,
+    /// Messages stay until the peer has said what it wants: sent before, a broker would throw them away.
+    held: bool,
     /// Goes out before the next whole message. One is enough: a peer that pings again has not read the first.
     pong: Option<Bytes>,
 }
@@ -57,13 +77,18 @@ impl Subscriber {
     /// Adds a subscription. `None`: there are too many; else whether it is the first.
     pub(super) fn subscribe(&self, topic: Vec<u8>, limits: &Limits) -> Option<bool> {
         let mut topics = lock(&self.topics);
-        let first = topics.is_empty();
-        if let Some((_, times)) = topics.iter_mut().find(|(known, _)| **known == *topic) {
+        let topics = &mut *topics;
+        let first = topics.asked.is_empty();
+        if let Some((_, times)) = topics.asked.iter_mut().find(|(known, _)| **known == *topic) {
             *times = times.saturating_add(1);
-        } else if topics.len() < limits.subscriptions {
-            topics.push((topic.into_boxed_slice(), 1));
+        } else if topics.asked.len() < limits.subscriptions {
+            topics.asked.push((topic.into_boxed_slice(), 1));
         } else {
             return None;
+        }
+        if first {
+            topics.former.clear();
+            lock(&self.queue).held = false;
         }
         Some(first)
     }
@@ -71,22 +96,42 @@ impl Subscriber {
     /// Takes a subscription back; whether it was the last. Unknown ones are ignored.
     pub(super) fn cancel(&self, topic: &[u8]) -> bool {
         let mut topics = lock(&self.topics);
-        let Some(index) = topics.iter().position(|(known, _)| **known == *topic) else {
+        let asked = &mut topics.asked;
+        let Some(index) = asked.iter().position(|(known, _)| **known == *topic) else {
             return false;
         };
-        topics[index].1 -= 1;
-        if topics[index].1 == 0 {
-            topics.swap_remove(index);
+        asked[index].1 -= 1;
+        if asked[index].1 == 0 {
+            asked.swap_remove(index);
         }
-        topics.is_empty()
+        asked.is_empty()
     }
 
     pub(super) fn has_topics(&self) -> bool {
-        !lock(&self.topics).is_empty()
+        !lock(&self.topics).current().is_empty()
     }
 
     pub(super) fn wants(&self, topic: &[u8]) -> bool {
-        lock(&self.topics).iter().any(|(prefix, _)| topic.starts_with(prefix))
+        let topics = lock(&self.topics);
+        topics.current().iter().any(|(prefix, _)| topic.starts_with(prefix))
+    }
+
+    /// The connection is lost and another one will be made: what was asked for and what waits are kept, but for a
+    /// message that has gone out in part.
+    pub(super) fn detach(&self) {
+        {
+            let mut topics = lock(&self.topics);
+            if !topics.asked.is_empty() {
+                topics.former = std::mem::take(&mut topics.asked);
+            }
+        }
+        let mut queue = lock(&self.queue);
+        let unfinished = queue.fixed.min(queue.messages.len());
+        let dropped: usize = queue.messages.drain(..unfinished).map(|piece| piece.len()).sum();
+        queue.bytes -= dropped;
+        queue.fixed = 0;
+        queue.pong = None;
+        queue.held = true;
     }
 
     /// Queues a message; false when the queue is full.
@@ -106,8 +151,9 @@ impl Subscriber {
     pub(super) fn push_handshake(&self, piece: Bytes) {
         let mut queue = lock(&self.queue);
         queue.bytes += piece.len();
+        let at = queue.fixed;
+        queue.messages.insert(at, piece);
         queue.fixed += 1;
-        queue.messages.push_back(piece);
     }
 
     /// Queues a PONG ahead of the messages.
@@ -140,8 +186,10 @@ impl Subscriber {
             let fixed = queue.fixed;
             queue.bytes += pong.len();
             queue.messages.insert(fixed, pong);
+            queue.fixed += 1;
         }
-        queue.messages.iter().take(WRITE_PIECES).cloned().collect()
+        let pieces = if queue.held { queue.fixed } else { queue.messages.len() };
+        queue.messages.iter().take(pieces.min(WRITE_PIECES)).cloned().collect()
     }
 
     fn advance(&self, mut written: usize) {
@@ -235,6 +283,44 @@ mod tests {
         subscriber.pong(Bytes::from_static(b"PP"));
         subscriber.pong(Bytes::from_static(b"Q"));
         assert_eq!(drain(&subscriber, 2), "aaQbbbb");
+    }
+
+    #[test]
+    fn after_a_lost_connection_whole_messages_wait_until_the_peer_asks_again() {
+        let subscriber = Subscriber::new();
+        subscriber.subscribe(b"a".to_vec(), &limits());
+        push(&subscriber, "aaaa");
+        push(&subscriber, "bb");
+        let mut calls = 0;
+        let cut = subscriber.write(|_| {
+            calls += 1;
+            if calls == 1 {
+                Ok(1)
+            } else {
+                Err(io::ErrorKind::BrokenPipe.into())
+            }
+        });
+        assert!(cut.is_err());
+        subscriber.detach();
+        assert!(
+            subscriber.wants(b"ab") && subscriber.has_topics(),
+            "what was asked for still counts"
+        );
+        push(&subscriber, "cc");
+        subscriber.push_handshake(Bytes::from_static(b"H"));
+        subscriber.pong(Bytes::from_static(b"P"));
+        assert_eq!(
+            drain(&subscriber, 8),
+            "HP",
+            "the message sent in part is lost, the others wait"
+        );
+        subscriber.subscribe(b"x".to_vec(), &limits());
+        assert!(
+            subscriber.wants(b"x") && !subscriber.wants(b"ab"),
+            "only the new wishes count"
+        );
+        assert_eq!(drain(&subscriber, 8), "bbcc");
+        assert!(push(&subscriber, "dddddddddd"), "all room is free again");
     }
 
     #[test]

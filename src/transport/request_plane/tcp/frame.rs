@@ -114,13 +114,26 @@ pub enum Ack {
 }
 
 impl Ack {
-    /// Appends the frame.
-    pub fn write(&self, out: &mut Vec<u8>) {
-        let text = match self {
+    /// The words that travel: none for an accepted request.
+    pub fn text(&self) -> String {
+        match self {
             Self::Accepted => String::new(),
             Self::Overloaded(why) => format!("Server overloaded: {why}"),
             Self::Unavailable(why) => format!("Server unavailable: {why}"),
-        };
+        }
+    }
+
+    /// Why the request is not taken; `None` when it is.
+    pub fn refusal(&self) -> Option<&str> {
+        match self {
+            Self::Accepted => None,
+            Self::Overloaded(why) | Self::Unavailable(why) => Some(why),
+        }
+    }
+
+    /// Appends the frame.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        let text = self.text();
         out.extend_from_slice(&u32::try_from(text.len()).unwrap_or(u32::MAX).to_be_bytes());
         out.extend_from_slice(text.as_bytes());
     }

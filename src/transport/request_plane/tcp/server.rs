@@ -17,8 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
 use super::frame::{self, Ack, RequestFrame};
-use crate::transport::request_plane::endpoint::{Call, EndpointTable};
-use crate::transport::request_plane::{control, two_part};
+use crate::transport::request_plane::endpoint::{self, EndpointTable};
 
 /// Bounds of one listener.
 #[derive(Debug, Clone, Copy)]
@@ -277,31 +276,10 @@ impl Connection {
     }
 
     fn dispatch(&self, frame: &RequestFrame) -> Ack {
-        let ack = self.accept(frame);
-        match &ack {
-            Ack::Accepted => {}
-            Ack::Overloaded(why) | Ack::Unavailable(why) => {
-                metrics::counter!("ghostfleet_requests_refused_total").increment(1);
-                tracing::debug!(peer = %self.peer, %why, "refused a request");
-            }
+        let ack = endpoint::dispatch(self.endpoints.get(&frame.path), &frame.path, &frame.payload);
+        if let Some(why) = ack.refusal() {
+            tracing::debug!(peer = %self.peer, %why, "refused a request");
         }
         ack
-    }
-
-    fn accept(&self, frame: &RequestFrame) -> Ack {
-        let Some(endpoint) = self.endpoints.get(&frame.path) else {
-            return Ack::Unavailable(format!("unknown endpoint {}", String::from_utf8_lossy(&frame.path)));
-        };
-        let (header_len, control) = match two_part::split(&frame.payload) {
-            Ok((header, _)) => (header.len(), control::decode(header)),
-            Err(error) => return Ack::Unavailable(error.to_string()),
-        };
-        match control {
-            Ok(control) => endpoint.accept(Call {
-                control,
-                body: frame.payload.slice(two_part::PREFIX_BYTES + header_len..),
-            }),
-            Err(error) => Ack::Unavailable(error.to_string()),
-        }
     }
 }

@@ -1,0 +1,244 @@
+//! One connection to a NATS server that outlives the server's absence.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::{NatsAuth, NatsOptions};
+
+/// Time for one attempt on one server.
+const ATTEMPT: Duration = Duration::from_secs(5);
+
+const FIRST_RETRY: Duration = Duration::from_millis(100);
+const MAX_RETRY: Duration = Duration::from_secs(2);
+
+/// Messages on their way from us to the client's own task; what has to wait for a lost server waits in an outbox.
+const CLIENT_QUEUE: usize = 256;
+
+/// Requests that wait for the task of one endpoint; it only hands them on.
+const SUBSCRIPTION_QUEUE: usize = 1024;
+
+/// A server that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NatsError {
+    /// No server answered in time.
+    #[error(
+        "no NATS server answers at {addresses} within {} s ({reason}); start nats-server, correct NATS_SERVER, or use \
+         planes that need no server (--request-plane tcp --event-plane zmq)",
+        limit.as_secs_f32()
+    )]
+    NotConnected {
+        /// Addresses tried.
+        addresses: String,
+        /// Time spent trying.
+        limit: Duration,
+        /// Last failure.
+        reason: String,
+    },
+    /// The server says no.
+    #[error(
+        "NATS at {addresses} refuses us ({reason}); check NATS_AUTH_USERNAME, NATS_AUTH_PASSWORD, NATS_AUTH_TOKEN, NATS_AUTH_NKEY, NATS_AUTH_CREDENTIALS_FILE"
+    )]
+    Refused {
+        /// Addresses tried.
+        addresses: String,
+        /// Its words.
+        reason: String,
+    },
+    /// The credentials file cannot be used.
+    #[error("cannot use NATS_AUTH_CREDENTIALS_FILE {path}: {reason}")]
+    Credentials {
+        /// Which file.
+        path: String,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Makes connections to one cluster of servers. Reports an outage once, however many connections it takes down.
+#[derive(Debug, Clone)]
+pub struct NatsConnector {
+    options: NatsOptions,
+    lost: Arc<AtomicUsize>,
+}
+
+/// One connection; clones share it. Everything on it is resumed when the server is back. It ends when the last clone
+/// is gone.
+#[derive(Debug, Clone)]
+pub struct NatsLink {
+    client: watch::Receiver<Option<Client>>,
+}
+
+impl NatsConnector {
+    /// A connector; connects to nothing yet.
+    pub fn new(options: NatsOptions) -> Self {
+        Self {
+            options,
+            lost: Arc::default(),
+        }
+    }
+
+    /// Where it connects to.
+    pub fn options(&self) -> &NatsOptions {
+        &self.options
+    }
+
+    /// Connects, trying again until [`NatsOptions::connect_limit`].
+    ///
+    /// # Errors
+    /// [`NatsError`]; a refused sign-in is final and not tried again.
+    pub async fn connect(&self) -> Result<NatsLink, NatsError> {
+        let limit = self.options.connect_limit;
+        let deadline = Instant::now() + limit;
+        let mut wait = FIRST_RETRY;
+        let mut reason = "no attempt came to an end".to_owned();
+        loop {
+            match tokio::time::timeout_at(deadline, self.try_connect()).await {
+                Ok(Ok(client)) => {
+                    let (_, client) = watch::channel(Some(client));
+                    return Ok(NatsLink { client });
+                }
+                Ok(Err(Attempt::Final(error))) => return Err(error),
+                Ok(Err(Attempt::Failed(why))) => reason = why,
+                Err(_) => {}
+            }
+            if Instant::now() + wait >= deadline {
+                return Err(NatsError::NotConnected {
+                    addresses: self.options.addresses(),
+                    limit,
+                    reason,
+                });
+            }
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(MAX_RETRY);
+        }
+    }
+
+    /// A connection that is made in the background, however long it takes.
+    pub fn open(&self, runtime: &Handle) -> NatsLink {
+        let (sender, client) = watch::channel(None);
+        let connector = self.clone();
+        runtime.spawn(async move {
+            let connected = async {
+                let mut wait = FIRST_RETRY;
+                loop {
+                    match connector.try_connect().await {
+                        Ok(client) => return client,
+                        Err(Attempt::Failed(reason)) => tracing::debug!(%reason, "no NATS connection yet"),
+                        Err(Attempt::Final(error)) => tracing::warn!(%error, "no NATS connection yet"),
+                    }
+                    tokio::time::sleep(wait).await;
+                    wait = (wait * 2).min(MAX_RETRY);
+                }
+            };
+            tokio::select! {
+                client = connected => {
+                    sender.send_replace(Some(client));
+                }
+                // Nobody wants it any more.
+                () = sender.closed() => {}
+            }
+        });
+        NatsLink { client }
+    }
+
+    async fn try_connect(&self) -> Result<Client, Attempt> {
+        let options = self.client_options().await.map_err(Attempt::Final)?;
+        let connected = options.connect(self.options.servers()).await;
+        connected.map_err(|error| match error.kind() {
+            ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
+                Attempt::Final(NatsError::Refused {
+                    addresses: self.options.addresses(),
+                    reason: error.to_string(),
+                })
+            }
+            ConnectErrorKind::ServerParse
+            | ConnectErrorKind::Dns
+            | ConnectErrorKind::TimedOut
+            | ConnectErrorKind::Tls
+            | ConnectErrorKind::Io
+            | ConnectErrorKind::MaxReconnects => Attempt::Failed(error.to_string()),
+        })
+    }
+
+    async fn client_options(&self) -> Result<ConnectOptions, NatsError> {
+        let options = ConnectOptions::new()
+            .name("ghostfleet")
+            .connection_timeout(ATTEMPT)
+            .client_capacity(CLIENT_QUEUE)
+            .subscription_capacity(SUBSCRIPTION_QUEUE)
+            .max_reconnects(None)
+            .reconnect_delay_callback(|attempt| {
+                let doublings = u32::try_from(attempt.saturating_sub(1)).unwrap_or(u32::MAX).min(8);
+                (FIRST_RETRY * 2u32.pow(doublings)).min(MAX_RETRY)
+            });
+        let options = self.watch(options);
+        Ok(match &self.options.auth {
+            NatsAuth::None => options,
+            NatsAuth::Password { user, password } => options.user_and_password(user.clone(), password.clone()),
+            NatsAuth::Token(token) => options.token(token.clone()),
+            NatsAuth::Nkey(seed) => options.nkey(seed.clone()),
+            NatsAuth::Credentials(path) => {
+                let read = options.credentials_file(path).await;
+                read.map_err(|error| NatsError::Credentials {
+                    path: path.display().to_string(),
+                    reason: error.to_string(),
+                })?
+            }
+        })
+    }
+
+    fn watch(&self, options: ConnectOptions) -> ConnectOptions {
+        let lost = Arc::clone(&self.lost);
+        let addresses: Arc<str> = self.options.addresses().into();
+        let is_lost = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        options.event_callback(move |event| {
+            let (lost, addresses, is_lost) = (Arc::clone(&lost), Arc::clone(&addresses), Arc::clone(&is_lost));
+            async move {
+                match event {
+                    Event::Disconnected if !is_lost.swap(true, Ordering::Relaxed) => {
+                        metrics::counter!("ghostfleet_nats_connections_lost_total").increment(1);
+                        if lost.fetch_add(1, Ordering::Relaxed) == 0 {
+                            tracing::warn!(%addresses, "NATS is lost; events wait within bounds until it is back");
+                        }
+                    }
+                    Event::Connected if is_lost.swap(false, Ordering::Relaxed) => {
+                        if lost.fetch_sub(1, Ordering::Relaxed) == 1 {
+                            tracing::info!(%addresses, "NATS is back");
+                        }
+                    }
+                    Event::SlowConsumer(subscription) => {
+                        metrics::counter!("ghostfleet_nats_requests_dropped_total").increment(1);
+                        tracing::warn!(
+                            subscription,
+                            "requests come faster than they are handed on; dropped one"
+                        );
+                    }
+                    Event::ServerError(error) => tracing::warn!(%addresses, %error, "NATS server reports an error"),
+                    Event::ClientError(error) => tracing::debug!(%addresses, %error, "NATS client reports an error"),
+                    Event::Connected | Event::Disconnected | Event::LameDuckMode | Event::Draining | Event::Closed => {}
+                }
+            }
+        })
+    }
+}
+
+/// Why one attempt failed.
+enum Attempt {
+    Failed(String),
+    Final(NatsError),
+}
+
+impl NatsLink {
+    /// The client, once connected; `None` when the runtime is going down before that.
+    pub(in crate::transport) async fn client(&self) -> Option<Client> {
+        let mut client = self.client.clone();
+        let connected = client.wait_for(Option::is_some).await.ok()?;
+        connected.clone()
+    }
+}

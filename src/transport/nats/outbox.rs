@@ -1,0 +1,229 @@
+//! What is published waits here for the server: in order, within a bound, and counted when the bound is reached.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_nats::{Client, Subject};
+use bytes::Bytes;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::NatsLink;
+
+/// Bounds of an outbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OutboxLimits {
+    /// Messages that may wait.
+    pub messages: usize,
+    /// Bytes of their bodies. The message that would exceed it is dropped.
+    pub bytes: usize,
+    /// Time that an outbox whose owner is gone gives the server to take what waits.
+    pub linger: Duration,
+}
+
+impl OutboxLimits {
+    /// For the events of one worker.
+    pub const WORKER: Self = Self {
+        messages: 100_000,
+        bytes: 8 << 20,
+        linger: Duration::from_secs(1),
+    };
+
+    /// For the events of a whole fleet.
+    pub const FLEET: Self = Self {
+        messages: 1_000_000,
+        bytes: 64 << 20,
+        linger: Duration::from_secs(1),
+    };
+}
+
+/// Counters of an outbox since its start, and what waits in it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OutboxStats {
+    /// Messages waiting.
+    pub waiting: usize,
+    /// Bytes of their bodies.
+    pub waiting_bytes: usize,
+    /// Messages handed to the connection.
+    pub sent: u64,
+    /// Messages dropped at the bound.
+    pub dropped: u64,
+    /// Messages that the server would not take, mostly for their size.
+    pub refused: u64,
+}
+
+/// Queue in front of a connection. Clones share it; when the last is gone, what waits still goes out as far as the
+/// server takes it in time.
+#[derive(Clone)]
+pub struct NatsOutbox {
+    owner: Arc<Owner>,
+}
+
+struct Owner {
+    queue: Arc<Queue>,
+    end: CancellationToken,
+    pump: AbortHandle,
+}
+
+struct Queue {
+    limits: OutboxLimits,
+    waiting: Mutex<Waiting>,
+    wake: Notify,
+    sent: AtomicU64,
+    dropped: AtomicU64,
+    refused: AtomicU64,
+}
+
+#[derive(Default)]
+struct Waiting {
+    messages: VecDeque<(Subject, Bytes)>,
+    bytes: usize,
+}
+
+/// Slots kept after a burst.
+const KEPT_SLOTS: usize = 128;
+
+/// Messages taken out at a time.
+const BATCH: usize = 256;
+
+impl NatsOutbox {
+    /// An outbox of `link`; its task runs on `runtime`.
+    pub fn start(link: NatsLink, limits: OutboxLimits, runtime: &Handle) -> Self {
+        let queue = Arc::new(Queue {
+            limits,
+            waiting: Mutex::default(),
+            wake: Notify::new(),
+            sent: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+        });
+        let end = CancellationToken::new();
+        let pump = runtime
+            .spawn(pump(link, Arc::clone(&queue), end.clone()))
+            .abort_handle();
+        Self {
+            owner: Arc::new(Owner { queue, end, pump }),
+        }
+    }
+
+    /// Queues a message. Callable from any thread; never waits. Dropped and counted when the outbox is full.
+    pub fn send(&self, subject: &Subject, body: Bytes) {
+        let queue = &self.owner.queue;
+        let mut waiting = queue.lock();
+        if waiting.messages.len() >= queue.limits.messages || waiting.bytes + body.len() > queue.limits.bytes {
+            drop(waiting);
+            metrics::counter!("ghostfleet_event_messages_dropped_total", "plane" => "nats").increment(1);
+            if queue.dropped.fetch_add(1, Ordering::Relaxed) == 0 {
+                tracing::warn!("events wait for NATS up to the bound; messages are dropped from now on");
+            }
+            return;
+        }
+        waiting.bytes += body.len();
+        waiting.messages.push_back((subject.clone(), body));
+        drop(waiting);
+        queue.wake.notify_one();
+    }
+
+    /// Drops what waits, as the death of a process does.
+    pub fn crash(&self) {
+        self.owner.pump.abort();
+        *self.owner.queue.lock() = Waiting::default();
+    }
+
+    /// Counters and what waits now.
+    pub fn stats(&self) -> OutboxStats {
+        let queue = &self.owner.queue;
+        let (waiting, waiting_bytes) = {
+            let waiting = queue.lock();
+            (waiting.messages.len(), waiting.bytes)
+        };
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        OutboxStats {
+            waiting,
+            waiting_bytes,
+            sent: count(&queue.sent),
+            dropped: count(&queue.dropped),
+            refused: count(&queue.refused),
+        }
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.end.cancel();
+    }
+}
+
+impl Queue {
+    /// A panic elsewhere leaves the plain queue whole.
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self) -> Vec<(Subject, Bytes)> {
+        let mut waiting = self.lock();
+        let count = waiting.messages.len().min(BATCH);
+        let batch: Vec<_> = waiting.messages.drain(..count).collect();
+        waiting.bytes -= batch.iter().map(|(_, body)| body.len()).sum::<usize>();
+        if waiting.messages.is_empty() {
+            waiting.messages.shrink_to(KEPT_SLOTS);
+        }
+        batch
+    }
+
+    async fn publish(&self, client: &Client, batch: Vec<(Subject, Bytes)>) {
+        for (subject, body) in batch {
+            let bytes = body.len();
+            // Waits while the server is away, once the client's own queue is full.
+            match client.publish(subject, body).await {
+                Ok(()) => {
+                    self.sent.fetch_add(1, Ordering::Relaxed);
+                }
+                Err(error) => {
+                    metrics::counter!("ghostfleet_event_messages_dropped_total", "plane" => "nats").increment(1);
+                    if self.refused.fetch_add(1, Ordering::Relaxed) == 0 {
+                        tracing::warn!(bytes, %error, "NATS does not take a message");
+                    }
+                }
+            }
+        }
+    }
+}
+
+async fn pump(link: NatsLink, queue: Arc<Queue>, end: CancellationToken) {
+    let Some(client) = (tokio::select! {
+        client = link.client() => client,
+        () = end.cancelled() => None,
+    }) else {
+        return;
+    };
+    let running = async {
+        loop {
+            let batch = queue.take();
+            if !batch.is_empty() {
+                queue.publish(&client, batch).await;
+            } else if end.is_cancelled() {
+                let _ = client.flush().await;
+                return;
+            } else {
+                tokio::select! {
+                    () = queue.wake.notified() => {}
+                    () = end.cancelled() => {}
+                }
+            }
+        }
+    };
+    let given_up = async {
+        end.cancelled().await;
+        tokio::time::sleep(queue.limits.linger).await;
+    };
+    tokio::select! {
+        () = running => {}
+        // What the server does not take in time is gone, as with any process that ends.
+        () = given_up => {}
+    }
+}
