@@ -9,3 +9,4 @@ mod scene;
 mod answers;
 mod deaths;
 mod departures;
+mod memory;

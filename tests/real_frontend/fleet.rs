@@ -34,7 +34,6 @@ impl Fleet {
     pub(crate) fn start_with(stack: &Stack, flags: &str, variables: &[(&str, &str)]) -> Self {
         show_logs();
         let mut environment: BTreeMap<String, String> = stack
-            .discovery()
             .environment()
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value))

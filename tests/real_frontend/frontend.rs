@@ -67,11 +67,16 @@ pub(crate) struct Frontend {
 
 impl Frontend {
     /// Starts one that sees `namespace` only, and waits until it answers HTTP.
-    pub(crate) fn start(scratch: &Path, discovery: &Discovery, namespace: &str, options: &FrontendOptions) -> Self {
+    pub(crate) fn start(
+        scratch: &Path,
+        environment: &[(&'static str, String)],
+        namespace: &str,
+        options: &FrontendOptions,
+    ) -> Self {
         for attempt in 1..=ATTEMPTS {
             let port = free_port();
             let client = Client::new(port);
-            let mut process = spawn(scratch, discovery, namespace, options, port);
+            let mut process = spawn(scratch, environment, namespace, options, port);
             match process.wait_ready(START_LIMIT, || client.is_live()) {
                 Ok(()) => return Self { process, client },
                 Err(_status) if attempt == ATTEMPTS => process.show_log(),
@@ -126,7 +131,13 @@ impl Frontend {
     }
 }
 
-fn spawn(scratch: &Path, discovery: &Discovery, namespace: &str, options: &FrontendOptions, port: u16) -> Process {
+fn spawn(
+    scratch: &Path,
+    environment: &[(&'static str, String)],
+    namespace: &str,
+    options: &FrontendOptions,
+    port: u16,
+) -> Process {
     let release = options.release;
     let name = format!("frontend-{}-{port}", release.version());
     Process::start(&name, &release.python(), scratch, |command| {
@@ -140,7 +151,7 @@ fn spawn(scratch: &Path, discovery: &Discovery, namespace: &str, options: &Front
                 RouterMode::Kv => "kv",
             },
         ]);
-        command.envs(discovery.environment());
+        command.envs(environment.iter().cloned());
         // Everything on loopback.
         command
             .env("DYN_TCP_RPC_HOST", "127.0.0.1")

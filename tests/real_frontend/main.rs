@@ -1,10 +1,12 @@
 //! Fleets behind real Dynamo frontends. Every test here starts servers and is left to `scripts/test`.
 
 mod ask;
+mod broker;
 mod client;
 mod etcd;
 mod fleet;
 mod frontend;
+mod nats;
 mod prefixes;
 mod process;
 mod release;
@@ -14,5 +16,6 @@ mod wait;
 mod answers;
 mod discovery;
 mod faults;
+mod planes;
 mod quickstart;
 mod routing;
