@@ -12,6 +12,7 @@ pub mod convert;
 pub mod engine;
 pub mod model;
 pub mod profile;
+pub mod router;
 pub mod serve;
 pub mod transport;
 pub mod types;

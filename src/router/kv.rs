@@ -1,0 +1,454 @@
+//! The KV-aware router: cost of each target, choice, queue.
+
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+use super::active::ActiveBlocks;
+use super::draws::Draws;
+use super::prefill::PrefillLoad;
+use super::queue::{Queue, Urgency};
+use super::{Index, RouterConfig, Target};
+use crate::types::{KvEvent, SequenceHash, SimTime};
+
+/// A request on its way to a target.
+#[derive(Debug, Clone)]
+pub struct Arrival {
+    /// Caller's name for it, unique among those known to the router.
+    pub id: u64,
+    /// Prompt tokens.
+    pub isl: u64,
+    /// Sequence hashes of the prompt's complete blocks.
+    pub blocks: Box<[SequenceHash]>,
+    /// Served before lower ones in the queue.
+    pub strict_priority: u32,
+    /// Seconds of advantage, or weight, in the queue.
+    pub priority: i32,
+    /// Modelled prefill time, ms.
+    pub prefill_ms: Option<f64>,
+}
+
+/// Where a request goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Placement {
+    /// Request.
+    pub id: u64,
+    /// Place.
+    pub target: Target,
+    /// Leading blocks of the prompt that the place has cached, as far as the router knows.
+    pub overlap_blocks: u32,
+    /// Most such blocks at any place.
+    pub best_overlap_blocks: u32,
+}
+
+/// Answer to an arrival.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Routing {
+    /// Go.
+    Now(Placement),
+    /// Wait for [`KvRouter::release`].
+    Queued,
+}
+
+#[derive(Debug)]
+struct Seat {
+    target: Target,
+    routable: bool,
+    prefill: PrefillLoad,
+    requests: u32,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    arrival: Arrival,
+    overlaps: Box<[u32]>,
+}
+
+#[derive(Debug)]
+struct Running {
+    seat: usize,
+    blocks: Box<[SequenceHash]>,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub struct KvRouter {
+    config: RouterConfig,
+    block_size: u64,
+    /// Prefill tokens above which a target is busy.
+    busy_above: Option<f64>,
+    index: Index,
+    active: ActiveBlocks,
+    /// Numbers are never reused.
+    seats: Vec<Seat>,
+    numbers: HashMap<Target, usize, FxBuildHasher>,
+    queue: Queue<Waiting>,
+    running: HashMap<u64, Running, FxBuildHasher>,
+    draws: Draws,
+    overlaps: Vec<u32>,
+    in_use: Vec<u32>,
+    costs: Vec<(f64, usize)>,
+}
+
+impl KvRouter {
+    /// A router without targets. `max_num_batched_tokens` is what the queue threshold is a share of (`None`: no limit,
+    /// and nothing is ever busy); `seed` decides ties.
+    #[allow(clippy::cast_precision_loss)]
+    pub fn new(config: RouterConfig, block_size: u32, max_num_batched_tokens: Option<u32>, seed: u64) -> Self {
+        let threshold = config.router_queue_threshold;
+        let budget = max_num_batched_tokens.map_or(f64::INFINITY, f64::from);
+        Self {
+            block_size: u64::from(block_size.max(1)),
+            busy_above: threshold.map(|share| if share == 0.0 { 0.0 } else { share * budget }),
+            index: Index::new(1),
+            active: ActiveBlocks::default(),
+            seats: Vec::new(),
+            numbers: HashMap::default(),
+            queue: Queue::new(config.router_queue_policy),
+            running: HashMap::default(),
+            draws: Draws::new(seed),
+            overlaps: Vec::new(),
+            in_use: Vec::new(),
+            costs: Vec::new(),
+            config,
+        }
+    }
+
+    /// Makes a target routable. Follow with [`Self::release`].
+    pub fn add(&mut self, target: Target) {
+        self.numbers.insert(target, self.seats.len());
+        self.seats.push(Seat {
+            target,
+            routable: true,
+            prefill: PrefillLoad::default(),
+            requests: 0,
+        });
+        self.index.grow(self.seats.len());
+        self.active.grow(self.seats.len());
+        self.overlaps.resize(self.seats.len(), 0);
+        self.in_use.resize(self.seats.len(), 0);
+    }
+
+    /// A worker gets no further requests; those it has go on.
+    pub fn drain(&mut self, worker: u32) {
+        for seat in self.seats.iter_mut().filter(|seat| seat.target.worker == worker) {
+            seat.routable = false;
+        }
+    }
+
+    /// A worker is gone with its cache.
+    pub fn remove(&mut self, worker: u32) {
+        for (number, seat) in self.seats.iter_mut().enumerate() {
+            if seat.target.worker == worker {
+                seat.routable = false;
+                self.index.forget(number);
+            }
+        }
+    }
+
+    /// Takes over a cache change of a target.
+    pub fn apply(&mut self, target: Target, event: &KvEvent) {
+        if let Some(&number) = self.numbers.get(&target) {
+            self.index.apply(number, event);
+        }
+    }
+
+    /// Requests that wait.
+    pub fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Whether every routable target is busy; without targets that is so too.
+    #[allow(clippy::cast_precision_loss)]
+    fn all_busy(&self, now: SimTime) -> bool {
+        let Some(limit) = self.busy_above else { return false };
+        let mut routable = self.seats.iter().filter(|seat| seat.routable);
+        routable.all(|seat| seat.prefill.tokens(now) as f64 > limit)
+    }
+
+    /// Routes a request or queues it; `None` when there is no target and no queue to wait in.
+    pub fn arrive(&mut self, arrival: Arrival, now: SimTime) -> Option<Routing> {
+        let mut overlaps = std::mem::take(&mut self.overlaps);
+        self.index.overlaps(&arrival.blocks, &mut overlaps);
+        let wait = self.busy_above.is_some() && (!self.queue.is_empty() || self.all_busy(now));
+        let routing = if wait {
+            let best = overlaps.iter().copied().max().unwrap_or(0);
+            let urgency = Urgency {
+                strict_priority: arrival.strict_priority,
+                priority: arrival.priority,
+                arrival: now,
+                isl: arrival.isl,
+                best_cached: u64::from(best) * self.block_size,
+            };
+            let waiting = Waiting {
+                arrival,
+                overlaps: overlaps.as_slice().into(),
+            };
+            self.queue.push(urgency, waiting);
+            Some(Routing::Queued)
+        } else {
+            self.place(arrival, &overlaps, now).map(Routing::Now)
+        };
+        self.overlaps = overlaps;
+        routing
+    }
+
+    /// The next waiting request that can go now; call until `None` after anything that may make a target less busy.
+    pub fn release(&mut self, now: SimTime) -> Option<Placement> {
+        if self.queue.is_empty() || self.all_busy(now) {
+            return None;
+        }
+        let Waiting { arrival, overlaps } = self.queue.pop()?;
+        self.place(arrival, &overlaps, now)
+    }
+
+    /// A request brought its first token and goes on.
+    pub fn prefill_completed(&mut self, id: u64, now: SimTime) {
+        if let Some(running) = self.running.get(&id) {
+            self.seats[running.seat].prefill.remove(id, now);
+        }
+    }
+
+    /// A request ended.
+    pub fn free(&mut self, id: u64, now: SimTime) {
+        let Some(running) = self.running.remove(&id) else {
+            return;
+        };
+        let seat = &mut self.seats[running.seat];
+        seat.prefill.remove(id, now);
+        seat.requests -= 1;
+        self.active.remove(running.seat, &running.blocks);
+    }
+
+    fn place(&mut self, arrival: Arrival, overlaps: &[u32], now: SimTime) -> Option<Placement> {
+        self.score(&arrival, overlaps, now);
+        let number = self.choose()?;
+        let overlap_blocks = overlaps.get(number).copied().unwrap_or(0);
+        let cached = u64::from(overlap_blocks) * self.block_size;
+        let seat = &mut self.seats[number];
+        seat.requests += 1;
+        if self.config.router_track_prefill_tokens {
+            let tokens = arrival.isl.saturating_sub(cached);
+            seat.prefill.add(arrival.id, tokens, arrival.prefill_ms, now);
+        }
+        let target = seat.target;
+        let blocks = if self.config.router_track_active_blocks {
+            self.tracked_blocks(arrival.id, arrival.blocks)
+        } else {
+            Box::default()
+        };
+        self.active.add(number, &blocks);
+        self.running.insert(arrival.id, Running { seat: number, blocks });
+        Some(Placement {
+            id: arrival.id,
+            target,
+            overlap_blocks,
+            best_overlap_blocks: overlaps.iter().copied().max().unwrap_or(0),
+        })
+    }
+
+    /// What counts as active: the prompt's blocks, or as many blocks that nobody shares.
+    fn tracked_blocks(&self, id: u64, blocks: Box<[SequenceHash]>) -> Box<[SequenceHash]> {
+        if self.config.router_assume_kv_reuse {
+            return blocks;
+        }
+        let own = |at: usize| SequenceHash(Draws::new(id.rotate_left(32) ^ at as u64).below(u64::MAX));
+        (0..blocks.len()).map(own).collect()
+    }
+
+    /// Fills `costs` for every routable target, in order.
+    #[allow(clippy::cast_precision_loss)]
+    fn score(&mut self, arrival: &Arrival, overlaps: &[u32], now: SimTime) {
+        let config = &self.config;
+        let mut in_use = std::mem::take(&mut self.in_use);
+        if config.router_track_active_blocks && config.router_assume_kv_reuse {
+            self.active.depths(&arrival.blocks, &mut in_use);
+        } else {
+            in_use.fill(0);
+        }
+        let block_size = self.block_size as f64;
+        let tracked = config.router_track_prefill_tokens;
+        let routable = || self.seats.iter().enumerate().filter(|(_, seat)| seat.routable);
+        let decays = config.overlap_score_credit_decay > 0.0 && tracked;
+        let least = if decays {
+            routable().map(|(_, seat)| seat.prefill.tokens(now)).min().unwrap_or(0)
+        } else {
+            0
+        };
+        let prompt_blocks = arrival.isl.div_ceil(self.block_size).max(1) as f64;
+        self.costs.clear();
+        for (number, seat) in routable() {
+            let overlap = overlaps.get(number).copied().unwrap_or(0);
+            let cached = u64::from(overlap) * self.block_size;
+            let prefill = if tracked { seat.prefill.tokens(now) } else { 0 };
+            let raw = if tracked {
+                prefill + arrival.isl.saturating_sub(cached) + cached
+            } else {
+                0
+            };
+            let decay = if decays {
+                let ahead = (prefill - least) as f64 / block_size;
+                1.0 / (1.0 + config.overlap_score_credit_decay * ahead / prompt_blocks)
+            } else {
+                1.0
+            };
+            let credit = config.overlap_score_credit * decay * f64::from(overlap);
+            let fresh = if config.router_track_active_blocks {
+                arrival.blocks.len() as f64 - f64::from(in_use[number])
+            } else {
+                0.0
+            };
+            let cost = config.prefill_load_scale * (raw as f64 / block_size - credit).max(0.0)
+                + (f64::from(self.active.count(number)) + fresh)
+                + config.decode_active_request_weight * f64::from(seat.requests);
+            self.costs.push((cost, number));
+        }
+        self.costs.sort_by_key(|&(_, number)| self.seats[number].target);
+        self.in_use = in_use;
+    }
+
+    /// A target by cost: the cheapest, equal ones with equal chance; or at random by cost with a temperature.
+    fn choose(&mut self) -> Option<usize> {
+        let costs = || self.costs.iter().map(|&(cost, _)| cost);
+        let least = costs().min_by(f64::total_cmp)?;
+        let temperature = self.config.router_temperature;
+        if temperature == 0.0 {
+            return self.cheapest(least);
+        }
+        let most = costs().max_by(f64::total_cmp)?;
+        let spread = (most - least) * temperature;
+        let weight = |cost: f64| {
+            if spread > 0.0 {
+                (-(cost - least) / spread).exp()
+            } else {
+                1.0
+            }
+        };
+        let total: f64 = costs().map(weight).sum();
+        let mut left = self.draws.unit() * total;
+        for &(cost, number) in &self.costs {
+            left -= weight(cost);
+            if left < 0.0 {
+                return Some(number);
+            }
+        }
+        self.costs.last().map(|&(_, number)| number)
+    }
+
+    fn cheapest(&mut self, least: f64) -> Option<usize> {
+        let mut chosen = None;
+        let mut equal = 0;
+        for &(cost, number) in &self.costs {
+            if cost.total_cmp(&least).is_gt() {
+                continue;
+            }
+            equal += 1;
+            if equal == 1 || self.draws.below(equal) == 0 {
+                chosen = Some(number);
+            }
+        }
+        chosen
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::{LocalHash, StoredBlock};
+
+    fn router(config: RouterConfig, workers: u32) -> KvRouter {
+        let mut router = KvRouter::new(config, 64, Some(4096), 7);
+        for worker in 0..workers {
+            router.add(Target { worker, rank: 0 });
+        }
+        router
+    }
+
+    fn arrival(id: u64, blocks: std::ops::Range<u64>) -> Arrival {
+        let blocks: Box<[_]> = blocks.map(SequenceHash).collect();
+        Arrival {
+            id,
+            isl: blocks.len() as u64 * 64,
+            blocks,
+            strict_priority: 0,
+            priority: 0,
+            prefill_ms: None,
+        }
+    }
+
+    fn placed(routing: Option<Routing>) -> Placement {
+        match routing {
+            Some(Routing::Now(placement)) => placement,
+            other => panic!("not placed: {other:?}"),
+        }
+    }
+
+    fn stored(blocks: std::ops::Range<u64>) -> KvEvent {
+        let block = |hash| StoredBlock {
+            block_hash: SequenceHash(hash),
+            tokens_hash: LocalHash(hash),
+        };
+        KvEvent::Stored {
+            parent: None,
+            blocks: blocks.map(block).collect(),
+        }
+    }
+
+    #[test]
+    fn a_cached_prefix_wins_until_its_worker_is_loaded() {
+        let mut router = router(RouterConfig::default(), 2);
+        router.apply(Target { worker: 1, rank: 0 }, &stored(0..8));
+        let first = placed(router.arrive(arrival(1, 0..8), SimTime(0)));
+        assert_eq!((first.target.worker, first.overlap_blocks), (1, 8));
+        let second = placed(router.arrive(arrival(2, 100..104), SimTime(0)));
+        assert_eq!(second.target.worker, 0);
+        router.free(1, SimTime(5));
+        router.free(2, SimTime(5));
+        assert_eq!(router.active.count(0) + router.active.count(1), 0);
+    }
+
+    #[test]
+    fn a_drained_worker_gets_nothing_and_a_removed_one_is_forgotten() {
+        let mut router = router(RouterConfig::default(), 2);
+        router.apply(Target { worker: 1, rank: 0 }, &stored(0..8));
+        router.drain(1);
+        assert_eq!(placed(router.arrive(arrival(1, 0..8), SimTime(0))).target.worker, 0);
+        router.remove(1);
+        assert!(router.index.is_empty());
+        router.drain(0);
+        assert_eq!(router.arrive(arrival(2, 0..8), SimTime(0)), None);
+    }
+
+    #[test]
+    fn a_busy_fleet_queues_and_the_end_of_a_prefill_releases() {
+        let config = RouterConfig {
+            router_queue_threshold: Some(0.1),
+            ..RouterConfig::default()
+        };
+        let mut router = router(config, 1);
+        placed(router.arrive(arrival(1, 0..8), SimTime(0)));
+        assert_eq!(router.arrive(arrival(2, 10..18), SimTime(1)), Some(Routing::Queued));
+        assert_eq!((router.release(SimTime(1)), router.queued()), (None, 1));
+        router.prefill_completed(1, SimTime(2));
+        assert_eq!(router.release(SimTime(2)).map(|placement| placement.id), Some(2));
+        assert_eq!(router.release(SimTime(2)), None);
+    }
+
+    #[test]
+    fn equal_workers_are_chosen_evenly_and_repeatably() {
+        let picks = || {
+            let mut router = router(RouterConfig::default(), 4);
+            let pick = |id| {
+                let placement = placed(router.arrive(arrival(id, 0..0), SimTime(0)));
+                router.free(id, SimTime(0));
+                placement.target.worker
+            };
+            (0..400).map(pick).collect::<Vec<_>>()
+        };
+        let first = picks();
+        assert_eq!(first, picks());
+        for worker in 0..4 {
+            let share = first.iter().filter(|&&pick| pick == worker).count();
+            assert!((60..140).contains(&share), "worker {worker}: {share} of 400");
+        }
+    }
+}
