@@ -1,10 +1,14 @@
 //! The command line: clap structs and nothing else.
 
+mod replay;
+
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::config::Settings;
+
+pub use replay::{ReplayArgs, ReplayMode, RouterMode, TraceFormat};
 
 /// A live fleet of emulated LLM-inference workers behind a real KV router. No GPU.
 #[derive(Debug, Parser)]
@@ -32,6 +36,8 @@ pub enum LogFormat {
 pub enum Command {
     /// Run a live fleet of emulated workers.
     Serve(Box<ServeArgs>),
+    /// Replay a trace or synthetic load in virtual time.
+    Replay(Box<ReplayArgs>),
     /// Work on measured hardware profiles.
     #[command(subcommand)]
     Profile(ProfileCommand),

@@ -12,6 +12,8 @@ pub mod convert;
 pub mod engine;
 pub mod model;
 pub mod profile;
+pub mod replay;
+pub mod replay_run;
 pub mod router;
 pub mod serve;
 pub mod transport;

@@ -12,6 +12,9 @@ fn main() -> ExitCode {
     init_logs(cli.log_format);
     let result = match &cli.command {
         Command::Serve(args) => ghostfleet::serve::run(args).map_err(|error| (error.exit_code(), error.to_string())),
+        Command::Replay(args) => {
+            ghostfleet::replay_run::run(args).map_err(|error| (error.exit_code(), error.to_string()))
+        }
         Command::Profile(ProfileCommand::Convert(args)) => {
             ghostfleet::convert::run(args).map_err(|error| (error.exit_code(), error.to_string()))
         }

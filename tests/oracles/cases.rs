@@ -6,7 +6,7 @@ use std::path::PathBuf;
 ///
 /// # Panics
 /// When there is no case, or `check` panics on some.
-pub(crate) fn run<T: serde::de::DeserializeOwned>(folder: &str, check: impl Fn(&str, T)) {
+pub(crate) fn run<T: serde::de::DeserializeOwned>(folder: &str, mut check: impl FnMut(&str, T)) {
     let root = std::env::var_os("GHOSTFLEET_GOLDEN_DIR").map_or_else(
         || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden"),
         PathBuf::from,

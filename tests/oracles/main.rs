@@ -5,6 +5,7 @@
 
 mod cases;
 mod engine;
+mod replay;
 mod sglang_admission;
 mod sglang_keys;
 mod sglang_radix;

@@ -1,0 +1,140 @@
+//! Workers in virtual time: each a group of ranks whose passes begin and end together.
+
+use crate::engine::{self, Engine, EngineConfig, EngineKind, Fidelity, OutputDetail, Pass, PreemptionMode};
+use crate::types::{EngineRequest, SimTime};
+
+use super::timeline::Timeline;
+
+/// What a rank does in the pass under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Doing {
+    /// Nothing.
+    Nothing,
+    /// One token for everybody and nothing else.
+    Quiet,
+    /// What its `pass` says.
+    Pass,
+}
+
+/// One rank.
+pub(crate) struct Rank {
+    pub(crate) engine: Box<dyn Engine>,
+    pub(crate) pass: Pass,
+    pub(crate) doing: Doing,
+    pub(crate) line: Timeline,
+    /// Requests that wait for a token after a preemption.
+    pub(crate) interrupted: usize,
+}
+
+/// One worker.
+#[allow(clippy::struct_excessive_bools)]
+pub(crate) struct Worker {
+    pub(crate) ranks: Vec<Rank>,
+    pub(crate) busy: bool,
+    /// Stands in the list of workers that may start a pass.
+    pub(crate) listed: bool,
+    /// Only quiet ranks in the pass under way.
+    pub(crate) quiet: bool,
+    /// Every token is measured on its own.
+    exact: bool,
+}
+
+/// Whether each request that has its first token gets one in every later pass until it ends or is preempted. Where that
+/// cannot be known every token is looked at.
+fn tokens_follow_passes(config: &EngineConfig) -> bool {
+    let within_budget = match (config.max_num_batched_tokens, config.max_num_seqs) {
+        (None, _) => true,
+        (Some(_), None) => false,
+        (Some(budget), Some(requests)) => requests <= budget,
+    };
+    let plain = match config.kind {
+        EngineKind::Vllm | EngineKind::Trtllm => config.speculation.is_none(),
+        EngineKind::Sglang => false,
+    };
+    let chunks_may_starve = config.fidelity == Fidelity::Real && config.long_prefill_token_threshold > 0;
+    plain && within_budget && !chunks_may_starve && config.preemption_mode == PreemptionMode::Lifo
+}
+
+impl Worker {
+    pub(crate) fn new(config: &EngineConfig, ranks: u32) -> Result<Self, engine::ConfigError> {
+        let exact = !tokens_follow_passes(config);
+        let rank = |_| {
+            let mut engine = engine::build(config)?;
+            engine.set_output_detail(if exact {
+                OutputDetail::EveryToken
+            } else {
+                OutputDetail::Milestones
+            });
+            Ok(Rank {
+                engine,
+                pass: Pass::default(),
+                doing: Doing::Nothing,
+                line: Timeline::default(),
+                interrupted: 0,
+            })
+        };
+        Ok(Self {
+            ranks: (0..ranks).map(rank).collect::<Result<_, _>>()?,
+            busy: false,
+            listed: false,
+            quiet: false,
+            exact,
+        })
+    }
+
+    pub(crate) fn is_exact(&self) -> bool {
+        self.exact
+    }
+
+    /// Hands a request to a rank.
+    pub(crate) fn submit(&mut self, rank: u32, request: EngineRequest, now: SimTime) -> Result<(), engine::Rejected> {
+        self.ranks[rank as usize].engine.submit(request, now)
+    }
+
+    /// Starts the next pass; its end, or `None` without work.
+    pub(crate) fn start(&mut self, now: SimTime) -> Option<SimTime> {
+        let mut ends_at = None;
+        self.quiet = true;
+        for rank in &mut self.ranks {
+            let quiet_end = if self.exact || rank.interrupted > 0 {
+                None
+            } else {
+                rank.engine.step_quiet(now)
+            };
+            let end = match quiet_end {
+                Some(end) => {
+                    rank.doing = Doing::Quiet;
+                    Some(end)
+                }
+                None if rank.engine.step_into(now, &mut rank.pass) => {
+                    rank.doing = Doing::Pass;
+                    self.quiet = false;
+                    Some(rank.pass.ends_at)
+                }
+                None => {
+                    rank.doing = Doing::Nothing;
+                    None
+                }
+            };
+            ends_at = ends_at.max(end);
+        }
+        self.busy = ends_at.is_some();
+        ends_at
+    }
+}
+
+impl Rank {
+    /// A request with tokens was preempted: from now on every token is listed, until all such requests got one again.
+    pub(crate) fn interrupt(&mut self) {
+        self.interrupted += 1;
+        self.engine.set_output_detail(OutputDetail::EveryToken);
+    }
+
+    /// Such a request got a token, or is gone.
+    pub(crate) fn resume(&mut self) {
+        self.interrupted -= 1;
+        if self.interrupted == 0 {
+            self.engine.set_output_detail(OutputDetail::Milestones);
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Requests between arrival and end.
+
+use crate::router::Target;
+use crate::types::SimTime;
+
+use super::source::Turn;
+
+/// One request in flight.
+#[derive(Debug)]
+pub(crate) struct Flight {
+    pub(crate) turn: Turn,
+    /// When latencies start to count.
+    pub(crate) arrival: SimTime,
+    pub(crate) dispatched: Option<SimTime>,
+    pub(crate) target: Option<Target>,
+    /// Overlap of the chosen target and the best one, blocks.
+    pub(crate) overlap: Option<(u32, u32)>,
+    pub(crate) queued: bool,
+    pub(crate) first_admit: Option<SimTime>,
+    pub(crate) first_token: Option<SimTime>,
+    pub(crate) second_token: Option<SimTime>,
+    pub(crate) last_token: SimTime,
+    pub(crate) tokens: u32,
+    pub(crate) reused: u32,
+    pub(crate) first_reused: u32,
+    pub(crate) admissions: u32,
+    /// Pass at whose end the stretch of tokens under way began.
+    pub(crate) stretch: Option<u64>,
+    /// Stretches that a preemption ended, first and last pass.
+    pub(crate) stretches: Vec<(u64, u64)>,
+    /// Gaps that no stretch covers, ns.
+    pub(crate) gaps: Vec<u64>,
+}
+
+impl Flight {
+    fn new(turn: Turn, arrival: SimTime) -> Self {
+        Self {
+            arrival,
+            dispatched: None,
+            target: None,
+            overlap: None,
+            queued: false,
+            first_admit: None,
+            first_token: None,
+            second_token: None,
+            last_token: SimTime::ZERO,
+            tokens: 0,
+            reused: 0,
+            first_reused: 0,
+            admissions: 0,
+            stretch: None,
+            stretches: Vec::new(),
+            gaps: Vec::new(),
+            turn,
+        }
+    }
+
+    /// Whether it waits for a token after a preemption.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        self.tokens > 0 && self.stretch.is_none()
+    }
+}
+
+/// Requests in flight, by ids that are never used twice.
+#[derive(Debug, Default)]
+pub(crate) struct Flights {
+    slots: Vec<(u32, Option<Flight>)>,
+    vacant: Vec<u32>,
+    count: usize,
+}
+
+impl Flights {
+    pub(crate) fn len(&self) -> usize {
+        self.count
+    }
+
+    pub(crate) fn add(&mut self, turn: Turn, arrival: SimTime) -> u64 {
+        let at = self.vacant.pop().unwrap_or_else(|| {
+            self.slots.push((0, None));
+            u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
+        });
+        let (generation, slot) = &mut self.slots[at as usize];
+        *generation += 1;
+        *slot = Some(Flight::new(turn, arrival));
+        self.count += 1;
+        u64::from(*generation) << 32 | u64::from(at)
+    }
+
+    /// Place and generation of an id.
+    fn split(id: u64) -> (usize, u32) {
+        (
+            usize::try_from(id & 0xffff_ffff).unwrap_or(usize::MAX),
+            u32::try_from(id >> 32).unwrap_or(u32::MAX),
+        )
+    }
+
+    pub(crate) fn get(&mut self, id: u64) -> Option<&mut Flight> {
+        let (at, generation) = Self::split(id);
+        let (current, flight) = self.slots.get_mut(at)?;
+        flight.as_mut().filter(|_| *current == generation)
+    }
+
+    pub(crate) fn remove(&mut self, id: u64) -> Option<Flight> {
+        self.get(id)?;
+        let (at, _) = Self::split(id);
+        self.vacant.push(u32::try_from(at).unwrap_or(u32::MAX));
+        self.count -= 1;
+        self.slots[at].1.take()
+    }
+}

@@ -1,0 +1,39 @@
+//! Replay: traces and synthetic load against engines in virtual time.
+//!
+//! A [`Source`] says which request comes when, a router decides where it goes, engines say when their passes end; the
+//! clock jumps from one such moment to the next. Nothing here reads a clock or opens a file: readers take `impl BufRead`.
+//!
+//! Cost grows with requests and passes, not with tokens: engines list only the first and last token of each request, and
+//! the gaps between the others follow from the ends of passes ([`timeline`]). Prompts stay compact (runs of hash ids)
+//! until they are submitted.
+//!
+//! Source of rules, names and formulas: Dynamo 1.6.1 offline replay; 1.4.2 where marked.
+
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
+
+mod agentic;
+mod collector;
+mod fleet;
+mod flight;
+mod harness;
+mod prompt;
+mod record;
+mod report;
+mod sessions;
+mod sketch;
+mod source;
+mod stats;
+mod synthetic;
+mod table;
+mod timeline;
+pub mod trace;
+
+pub use agentic::{AgenticRequest, AgenticSource, Dependency, GraphError, Trigger};
+pub use harness::{Control, FleetSpec, Harness, Progress, ReplayError, RouterSpec};
+pub use prompt::PromptStore;
+pub use record::{RequestRecord, Terminal};
+pub use report::{Report, Sla};
+pub use sessions::{Load, SessionSource, SessionTrace, TurnSpec};
+pub use source::{Source, Trajectory, Turn};
+pub use synthetic::{Arrivals, SyntheticError, SyntheticSpec};
+pub use table::render as render_table;

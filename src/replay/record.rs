@@ -1,0 +1,61 @@
+//! One line per request.
+
+use serde::Serialize;
+
+/// How a request ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Terminal {
+    /// With all its tokens.
+    Completed,
+    /// Too large for any worker.
+    Rejected,
+}
+
+/// What became of a request. Times in ms of the virtual clock; keys as in Dynamo's replay.
+#[allow(missing_docs)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RequestRecord {
+    pub session_id: String,
+    pub turn_index: u32,
+    pub uuid: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub play_id: Option<String>,
+    pub arrival_time_ms: f64,
+    pub dispatched_at_ms: Option<f64>,
+    pub first_admit_ms: Option<f64>,
+    pub terminal_time_ms: f64,
+    pub first_token_ms: Option<f64>,
+    pub last_token_ms: Option<f64>,
+    pub ttft_ms: Option<f64>,
+    pub ttst_ms: Option<f64>,
+    pub e2e_latency_ms: Option<f64>,
+    /// Mean gap between tokens.
+    pub itl_ms: Option<f64>,
+    pub input_length: u32,
+    pub requested_output_length: u32,
+    pub output_length: u32,
+    pub reused_input_tokens: u32,
+    pub prefill_worker_idx: Option<u32>,
+    pub decode_worker_idx: Option<u32>,
+    pub logical_worker_id: Option<u32>,
+    pub dp_rank: Option<u32>,
+    pub prefill_admit_ms: Option<f64>,
+    pub source_held_ms: Option<f64>,
+    pub destination_reserved_ms: Option<f64>,
+    pub destination_activated_ms: Option<f64>,
+    pub decode_admit_ms: Option<f64>,
+    pub source_released_ms: Option<f64>,
+    pub decode_reused_input_tokens: Option<u32>,
+    pub prefill_route_overlap_tokens: Option<u32>,
+    pub decode_route_overlap_tokens: Option<u32>,
+    pub route_outcome: &'static str,
+    pub route_queue_wait_ms: f64,
+    pub selected_overlap_blocks: Option<u32>,
+    pub best_available_overlap_blocks: Option<u32>,
+    pub admission_count: u32,
+    pub readmission_count: u32,
+    pub terminal_status: Terminal,
+}

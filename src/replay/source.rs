@@ -1,0 +1,79 @@
+//! What comes when.
+
+use crate::types::{SimTime, Token, Tokens};
+
+/// One request that is due.
+#[derive(Debug, Clone)]
+pub struct Turn {
+    /// The source's name for it.
+    pub tag: u32,
+    /// Number of its session, in order of first turns.
+    pub session: u32,
+    /// Position in the session, from 0.
+    pub turn: u32,
+    /// When it was due.
+    pub arrival: SimTime,
+    /// Prompt tokens.
+    pub input_tokens: u32,
+    /// Tokens to generate.
+    pub output_tokens: u32,
+    /// Exact ids to generate.
+    pub planned: Option<Tokens>,
+    /// Router queue: seconds of advantage or weight.
+    pub priority: i32,
+    /// Router queue: served before lower ones.
+    pub strict_priority: u32,
+}
+
+/// One play of an agentic workload: an independent graph of requests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trajectory {
+    /// Name of the play.
+    pub play: String,
+    /// When its first request was due.
+    pub started: SimTime,
+    /// When its last request ended; `None`: some did not.
+    pub ended: Option<SimTime>,
+}
+
+/// A workload. Times are those of the virtual clock.
+pub trait Source {
+    /// When the next request is due, as far as that is known without further completions.
+    fn next_at(&self) -> Option<SimTime>;
+
+    /// The next request that is due at `now`.
+    fn take(&mut self, now: SimTime) -> Option<Turn>;
+
+    /// A request was handed to a worker.
+    fn dispatched(&mut self, _tag: u32, _now: SimTime) {}
+
+    /// A request ended, completed or not.
+    fn ended(&mut self, tag: u32, now: SimTime, completed: bool);
+
+    /// Appends the prompt of a request to `prompt`.
+    fn write_prompt(&self, tag: u32, prompt: &mut Vec<Token>);
+
+    /// Whether no request will come any more.
+    fn is_drained(&self) -> bool;
+
+    /// Requests in all.
+    fn total(&self) -> u64;
+
+    /// Name of the session that a request belongs to.
+    fn session_name(&self, tag: u32) -> String;
+
+    /// Name of the request, where the workload has one.
+    fn request_name(&self, _tag: u32) -> Option<&str> {
+        None
+    }
+
+    /// The plays of an agentic workload, in order; `None` for others.
+    fn trajectories(&self) -> Option<Vec<Trajectory>> {
+        None
+    }
+
+    /// Name of the play that a request of an agentic workload belongs to.
+    fn play_name(&self, _tag: u32) -> Option<&str> {
+        None
+    }
+}

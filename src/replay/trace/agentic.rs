@@ -1,0 +1,217 @@
+//! Agentic Mooncake: requests that wait for one another.
+//!
+//! Two forms. With a header line `{"schema": "dynamo.agentic_mooncake", "version": 2, "block_size": N, ...}` rows have
+//! `play_id`, `not_before_ms` and `dependencies` (Dynamo 1.6.1); without one they have `wait_for`, `delay` and
+//! `tool_wait_ms` (1.4.2).
+
+use std::io::BufRead;
+
+use serde::Deserialize;
+
+use super::super::agentic::{AgenticRequest, Dependency, Trigger};
+use super::line::{Kind, Lines, TraceError};
+
+const SCHEMA: &str = "dynamo.agentic_mooncake";
+
+const FIELDS: [(&str, Kind); 16] = [
+    ("request_id", Kind::Text),
+    ("session_id", Kind::Text),
+    ("play_id", Kind::Text),
+    ("input_length", Kind::Count),
+    ("input_tokens", Kind::Count),
+    ("output_length", Kind::Count),
+    ("output_tokens", Kind::Count),
+    ("hash_ids", Kind::Ids),
+    ("timestamp", Kind::Number),
+    ("not_before_ms", Kind::Number),
+    ("delay", Kind::Number),
+    ("delay_ms", Kind::Number),
+    ("tool_wait_ms", Kind::Number),
+    ("wait_for", Kind::Texts),
+    ("priority", Kind::Signed),
+    ("strict_priority", Kind::Count),
+];
+
+#[derive(Deserialize)]
+struct Header {
+    schema: Option<String>,
+    version: Option<u64>,
+    block_size: Option<u32>,
+}
+
+#[derive(Deserialize)]
+struct Row {
+    request_id: Option<String>,
+    session_id: Option<String>,
+    play_id: Option<String>,
+    #[serde(alias = "input_tokens")]
+    input_length: Option<u32>,
+    #[serde(alias = "output_tokens")]
+    output_length: Option<u32>,
+    hash_ids: Option<Vec<u64>>,
+    #[serde(alias = "created_time")]
+    timestamp: Option<f64>,
+    not_before_ms: Option<f64>,
+    #[serde(alias = "delay_ms")]
+    delay: Option<f64>,
+    tool_wait_ms: Option<f64>,
+    #[serde(default)]
+    wait_for: Vec<String>,
+    #[serde(default)]
+    dependencies: Vec<Edge>,
+    #[serde(default)]
+    priority: i32,
+    #[serde(default)]
+    strict_priority: u32,
+}
+
+#[derive(Deserialize)]
+struct Edge {
+    request_id: String,
+    trigger: Trigger,
+    #[serde(default)]
+    delay_ms: f64,
+}
+
+/// A graph and how many tokens each hash id stands for.
+#[derive(Debug, Clone, Default)]
+pub struct Graph {
+    /// Requests in the order of the file.
+    pub requests: Vec<AgenticRequest>,
+    /// Tokens per hash id.
+    pub block_tokens: u32,
+}
+
+/// Reads a whole trace; `block_tokens` is the wanted number of tokens per hash id, `default_tokens` that of files that do
+/// not say it.
+///
+/// # Errors
+/// [`TraceError`] names the line and the field.
+pub fn read<R: BufRead>(
+    mut lines: Lines<R>,
+    block_tokens: Option<u32>,
+    default_tokens: u32,
+) -> Result<Graph, TraceError> {
+    let mut graph = Graph {
+        requests: Vec::new(),
+        block_tokens: block_tokens.unwrap_or(default_tokens),
+    };
+    let mut second_form = false;
+    let mut first = true;
+    while lines.advance()? {
+        if std::mem::take(&mut first) {
+            let header: Header = lines.parse(&[])?;
+            if header.schema.is_some() {
+                graph.block_tokens = header.check(&lines, block_tokens)?;
+                second_form = true;
+                continue;
+            }
+        }
+        let row: Row = lines.parse(&FIELDS)?;
+        let request = if second_form {
+            row.second(&lines, graph.block_tokens)?
+        } else {
+            row.first(&lines, graph.block_tokens)?
+        };
+        graph.requests.push(request);
+    }
+    if graph.requests.is_empty() {
+        return Err(lines.wrong_file("no requests in the trace"));
+    }
+    Ok(graph)
+}
+
+impl Header {
+    fn check<R: BufRead>(&self, lines: &Lines<R>, wanted: Option<u32>) -> Result<u32, TraceError> {
+        if self.schema.as_deref() != Some(SCHEMA) || self.version != Some(2) {
+            return Err(lines.wrong(format!("the header's schema and version must be {SCHEMA} and 2")));
+        }
+        let found = self.block_size.filter(|&size| size > 0);
+        let found = found.ok_or_else(|| lines.wrong("the header's block_size must be at least 1"))?;
+        match wanted.filter(|&wanted| wanted != found) {
+            Some(wanted) => Err(lines.wrong(format!("block_size is {found} but --trace-block-size is {wanted}"))),
+            None => Ok(found),
+        }
+    }
+}
+
+impl Row {
+    /// What both forms have.
+    fn common<R: BufRead>(&self, lines: &Lines<R>, block_tokens: u32) -> Result<AgenticRequest, TraceError> {
+        let missing = |field: &str| lines.wrong(format!("{field} is missing"));
+        let request_id = self.request_id.clone().filter(|id| !id.is_empty());
+        let request_id = request_id.ok_or_else(|| missing("request_id"))?;
+        let hash_ids = self.hash_ids.clone().ok_or_else(|| missing("hash_ids"))?;
+        let output_tokens = self.output_length.ok_or_else(|| missing("output_length"))?;
+        let covered = u32::try_from(hash_ids.len())
+            .unwrap_or(u32::MAX)
+            .saturating_mul(block_tokens);
+        let input_tokens = self.input_length.unwrap_or(covered);
+        if input_tokens > covered {
+            let ids = hash_ids.len();
+            return Err(lines.wrong(format!(
+                "input_length is {input_tokens}, but {ids} hash_ids of {block_tokens} tokens cover {covered}"
+            )));
+        }
+        if input_tokens == 0 {
+            return Err(lines.wrong("the prompt is empty; expected input_length above 0 and at least one of hash_ids"));
+        }
+        for (field, value) in [
+            ("timestamp", self.timestamp),
+            ("not_before_ms", self.not_before_ms),
+            ("delay", self.delay),
+            ("tool_wait_ms", self.tool_wait_ms),
+        ] {
+            let time = field == "timestamp";
+            if let Some(value) = value.filter(|value| !value.is_finite() || (!time && *value < 0.0)) {
+                return Err(lines.wrong(format!("{field} is {value}, expected a finite number of ms")));
+            }
+        }
+        Ok(AgenticRequest {
+            session_id: self.session_id.clone().unwrap_or_else(|| request_id.clone()),
+            play_id: String::new(),
+            not_before_ms: 0.0,
+            hash_ids,
+            input_tokens,
+            output_tokens,
+            priority: self.priority,
+            strict_priority: self.strict_priority,
+            dependencies: Vec::new(),
+            request_id,
+        })
+    }
+
+    fn first<R: BufRead>(&self, lines: &Lines<R>, block_tokens: u32) -> Result<AgenticRequest, TraceError> {
+        let mut request = self.common(lines, block_tokens)?;
+        let delay_ms = self.delay.unwrap_or(0.0) + self.tool_wait_ms.unwrap_or(0.0);
+        if self.wait_for.is_empty() {
+            request.not_before_ms = self.timestamp.unwrap_or(0.0);
+        }
+        let wait = |other: &String| Dependency {
+            request_id: other.clone(),
+            trigger: Trigger::Completion,
+            delay_ms,
+        };
+        request.dependencies = self.wait_for.iter().map(wait).collect();
+        Ok(request)
+    }
+
+    fn second<R: BufRead>(&self, lines: &Lines<R>, block_tokens: u32) -> Result<AgenticRequest, TraceError> {
+        let mut request = self.common(lines, block_tokens)?;
+        let missing = |field: &str| lines.wrong(format!("{field} is missing"));
+        request.play_id = self.play_id.clone().ok_or_else(|| missing("play_id"))?;
+        request.not_before_ms = self.not_before_ms.ok_or_else(|| missing("not_before_ms"))?;
+        for edge in &self.dependencies {
+            let delay = edge.delay_ms;
+            if !delay.is_finite() || delay < 0.0 {
+                return Err(lines.wrong(format!("delay_ms of a dependency is {delay}, expected ms from 0 on")));
+            }
+            request.dependencies.push(Dependency {
+                request_id: edge.request_id.clone(),
+                trigger: edge.trigger,
+                delay_ms: delay,
+            });
+        }
+        Ok(request)
+    }
+}

@@ -1,0 +1,218 @@
+//! Lines of JSON and what is wrong with them.
+
+use std::io::{self, BufRead, Read};
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// Longest line, bytes.
+const MAX_LINE: u64 = 64 << 20;
+
+/// Why a trace cannot be replayed. Names file and line.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    /// The file cannot be read.
+    #[error("{file}: {source}")]
+    Io {
+        /// File.
+        file: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// Something is wrong in a line.
+    #[error("{file}, line {line}: {what}")]
+    Line {
+        /// File.
+        file: String,
+        /// Line, from 1.
+        line: u64,
+        /// Field, what was found and what was expected.
+        what: String,
+    },
+    /// Something is wrong with the file as a whole.
+    #[error("{file}: {what}")]
+    File {
+        /// File.
+        file: String,
+        /// What.
+        what: String,
+    },
+}
+
+/// Kind of a field's value, for messages.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Kind {
+    /// A whole number from 0 on, below 2^32.
+    Count,
+    /// Any number.
+    Number,
+    Text,
+    /// Whole numbers from 0 on.
+    Ids,
+    /// A whole number of 32 bits with a sign.
+    Signed,
+    /// Texts.
+    Texts,
+    /// Numbers.
+    Numbers,
+}
+
+impl Kind {
+    fn expected(self) -> &'static str {
+        match self {
+            Self::Count => "a whole number from 0 to 4294967295",
+            Self::Number => "a number",
+            Self::Text => "a string",
+            Self::Ids => "an array of whole numbers from 0 on",
+            Self::Signed => "a whole number of 32 bits",
+            Self::Texts => "an array of strings",
+            Self::Numbers => "an array of numbers",
+        }
+    }
+
+    fn fits(self, value: &Value) -> bool {
+        let all = |test: fn(&Value) -> bool| value.as_array().is_some_and(|items| items.iter().all(test));
+        value.is_null()
+            || match self {
+                Self::Count => value.as_u64().is_some_and(|count| u32::try_from(count).is_ok()),
+                Self::Number => value.is_number(),
+                Self::Text => value.is_string(),
+                Self::Ids => all(Value::is_u64),
+                Self::Signed => value.as_i64().is_some_and(|number| i32::try_from(number).is_ok()),
+                Self::Texts => all(Value::is_string),
+                Self::Numbers => all(Value::is_number),
+            }
+    }
+}
+
+/// The non-blank lines of a file, with their numbers.
+#[derive(Debug)]
+pub struct Lines<R> {
+    file: String,
+    reader: R,
+    number: u64,
+    text: Vec<u8>,
+}
+
+impl<R: BufRead> Lines<R> {
+    /// Lines of `reader`; `file` is its name in messages.
+    pub fn new(file: impl Into<String>, reader: R) -> Self {
+        Self {
+            file: file.into(),
+            reader,
+            number: 0,
+            text: Vec::new(),
+        }
+    }
+
+    /// Name of the file.
+    pub(crate) fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// Number of the line read last, from 1.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Goes to the next line that is not blank; whether there is one.
+    pub(crate) fn advance(&mut self) -> Result<bool, TraceError> {
+        loop {
+            self.text.clear();
+            let mut bounded = self.reader.by_ref().take(MAX_LINE);
+            let read = bounded.read_until(b'\n', &mut self.text);
+            let read = read.map_err(|source| TraceError::Io {
+                file: self.file.clone(),
+                source,
+            })?;
+            if read == 0 {
+                return Ok(false);
+            }
+            self.number += 1;
+            if read as u64 == MAX_LINE && self.text.last() != Some(&b'\n') {
+                return Err(self.wrong(format!("longer than {MAX_LINE} bytes")));
+            }
+            if !self.text.trim_ascii().is_empty() {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// The line as a `T`; `fields` are the fields that it reads and what each has to be.
+    pub(crate) fn parse<T: DeserializeOwned>(&self, fields: &[(&str, Kind)]) -> Result<T, TraceError> {
+        // An array would pass as a struct, field by field.
+        if self.text.trim_ascii_start().first() == Some(&b'[') {
+            return Err(self.wrong("expected a JSON object"));
+        }
+        serde_json::from_slice(&self.text).map_err(|error| self.diagnose(fields, &error))
+    }
+
+    /// The line as any JSON value.
+    pub(crate) fn value(&self) -> Result<Value, TraceError> {
+        serde_json::from_slice(&self.text).map_err(|error| self.diagnose(&[], &error))
+    }
+
+    fn diagnose(&self, fields: &[(&str, Kind)], error: &serde_json::Error) -> TraceError {
+        let Ok(value) = serde_json::from_slice::<Value>(&self.text) else {
+            return self.wrong(format!("not JSON: {error}"));
+        };
+        let Value::Object(row) = value else {
+            return self.wrong("expected a JSON object");
+        };
+        for (field, kind) in fields {
+            if let Some(found) = row.get(*field).filter(|found| !kind.fits(found)) {
+                let mut found = found.to_string();
+                if let Some((end, _)) = found.char_indices().nth(60) {
+                    found.truncate(end);
+                    found.push_str("...");
+                }
+                return self.wrong(format!("{field} is {found}, expected {}", kind.expected()));
+            }
+        }
+        self.wrong(error.to_string())
+    }
+
+    /// An error at this line.
+    pub(crate) fn wrong(&self, what: impl Into<String>) -> TraceError {
+        TraceError::Line {
+            file: self.file.clone(),
+            line: self.number,
+            what: what.into(),
+        }
+    }
+
+    /// An error of the whole file.
+    pub(crate) fn wrong_file(&self, what: impl Into<String>) -> TraceError {
+        TraceError::File {
+            file: self.file.clone(),
+            what: what.into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_line_names_file_line_field_and_what_was_expected() {
+        #[derive(Debug, serde::Deserialize)]
+        struct Row {
+            #[serde(rename = "input_length")]
+            _input_length: u32,
+        }
+        let mut lines = Lines::new("t.jsonl", &b"\n{\"input_length\": -3}\n[1]\n{"[..]);
+        let fields = [("input_length", Kind::Count)];
+        let mut error = || {
+            assert!(lines.advance().unwrap());
+            lines.parse::<Row>(&fields).unwrap_err().to_string()
+        };
+        assert_eq!(
+            error(),
+            "t.jsonl, line 2: input_length is -3, expected a whole number from 0 to 4294967295"
+        );
+        assert_eq!(error(), "t.jsonl, line 3: expected a JSON object");
+        assert!(error().starts_with("t.jsonl, line 4: not JSON: "));
+        assert!(!lines.advance().unwrap());
+    }
+}

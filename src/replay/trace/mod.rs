@@ -1,0 +1,16 @@
+//! Trace files: one reader per format, line by line.
+//!
+//! A reader never holds more than one line of text. What it keeps per request is the compact form of the prompt, so
+//! memory grows with hash ids, not with the file or with tokens.
+
+mod agentic;
+mod applied;
+mod line;
+mod mooncake;
+mod request_trace;
+
+pub use agentic::{Graph, read as read_agentic};
+pub use applied::{SharedPrefix, read as read_applied_compute};
+pub use line::{Lines, TraceError};
+pub use mooncake::{MooncakeOptions, read as read_mooncake};
+pub use request_trace::{RequestTrace, RequestTraceReader};

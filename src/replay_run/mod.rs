@@ -1,0 +1,72 @@
+//! `ghostfleet replay`: from flags to a report.
+//!
+//! [`execute`] runs what the flags say and returns the report; [`run`] adds the terminal and the files.
+
+mod files;
+mod graphs;
+mod output;
+mod plan;
+mod progress;
+
+use crate::cli::ReplayArgs;
+use crate::replay::trace::TraceError;
+use crate::replay::{Control, Progress, ReplayError, Report};
+use crate::replay::{GraphError, SyntheticError};
+use crate::router;
+
+pub use output::run;
+
+/// Why a replay did not happen or did not end.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// Flags that do not go together.
+    #[error("{0}")]
+    Usage(String),
+    /// A value that cannot be used.
+    #[error("{0}")]
+    Invalid(String),
+    /// The trace.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// The graph of an agentic trace.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    /// The synthetic load.
+    #[error(transparent)]
+    Synthetic(#[from] SyntheticError),
+    /// The router's configuration.
+    #[error(transparent)]
+    Router(#[from] router::ConfigError),
+    /// The run itself.
+    #[error(transparent)]
+    Replay(#[from] ReplayError),
+    /// A result could not be written.
+    #[error("cannot write {0}: {1}")]
+    Write(String, std::io::Error),
+}
+
+impl RunError {
+    /// Process exit code: 2 for flags that do not go together, else 1, as the peer's.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Usage(_) => 2,
+            Self::Invalid(_)
+            | Self::Trace(_)
+            | Self::Graph(_)
+            | Self::Synthetic(_)
+            | Self::Router(_)
+            | Self::Replay(_)
+            | Self::Write(..) => 1,
+        }
+    }
+}
+
+/// Runs a replay. `observe` is asked now and then and can end it early.
+///
+/// # Errors
+/// [`RunError`] names the flag, the line or the value at fault.
+pub fn execute(args: &ReplayArgs, observe: impl FnMut(Progress) -> Control) -> Result<Report, RunError> {
+    let plan = plan::Plan::new(args)?;
+    let mut source = plan.source(args)?;
+    Ok(plan.harness(args)?.run(source.as_mut(), observe)?)
+}

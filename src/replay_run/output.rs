@@ -1,0 +1,126 @@
+//! Terminal and files.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::cli::ReplayArgs;
+use crate::replay::{Control, Report, render_table};
+
+use super::progress::Meter;
+use super::{RunError, execute};
+
+/// Replays, shows progress, writes the report and prints the table. Ctrl-C ends the run early with a report marked as
+/// partial; a second one ends the process.
+///
+/// # Errors
+/// As [`execute`], and files that cannot be written.
+pub fn run(args: &ReplayArgs) -> Result<(), RunError> {
+    let path = report_path(args.report_json.as_deref());
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        let handlers = signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)));
+        handlers.map_err(|error| RunError::Invalid(format!("cannot handle signals: {error}")))?;
+    }
+    let mut meter = Meter::new();
+    let result = execute(args, |progress| {
+        meter.show(progress);
+        if stop.load(Ordering::Relaxed) {
+            Control::Stop
+        } else {
+            Control::Continue
+        }
+    });
+    meter.finish();
+    let report = result?;
+    let wall_ms = meter.elapsed().as_secs_f64() * 1e3;
+    let summary = report.to_json(wall_ms);
+    write_file(&path, |out| {
+        serde_json::to_writer_pretty(&mut *out, &summary)?;
+        out.write_all(b"\n")
+    })?;
+    for records in [&args.report_jsonl, &args.request_records].into_iter().flatten() {
+        write_records(records, &report)?;
+    }
+    let shown = format!(
+        "{}Wall Time (ms): {wall_ms:.2}\nPrefix Cache Reused Ratio: {:.4}\nFirst Admission Prefix Cache Reused Ratio: \
+         {:.4}\nSaved full report to: {}\n",
+        render_table(&report),
+        report.reused_ratio.0,
+        report.reused_ratio.1,
+        path.display(),
+    );
+    let mut stdout = std::io::stdout().lock();
+    let printed = stdout.write_all(shown.as_bytes()).and_then(|()| stdout.flush());
+    printed.map_err(|error| RunError::Write("standard output".into(), error))
+}
+
+fn write_records(path: &Path, report: &Report) -> Result<(), RunError> {
+    write_file(path, |out| {
+        for record in report.records.iter().flatten() {
+            serde_json::to_writer(&mut *out, record)?;
+            out.write_all(b"\n")?;
+        }
+        Ok(())
+    })
+}
+
+/// Creates a file with the directories above it.
+fn write_file(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>) -> Result<(), RunError> {
+    let create = || -> std::io::Result<()> {
+        if let Some(above) = path.parent().filter(|above| !above.as_os_str().is_empty()) {
+            std::fs::create_dir_all(above)?;
+        }
+        let mut out = BufWriter::new(File::create(path)?);
+        write(&mut out)?;
+        out.flush()
+    };
+    create().map_err(|error| RunError::Write(path.display().to_string(), error))
+}
+
+/// Where the report goes: the given file, or a file with the time in its name in the given or current directory.
+fn report_path(given: Option<&Path>) -> PathBuf {
+    match given {
+        Some(path) if !path.is_dir() => path.to_owned(),
+        directory => {
+            let seconds = SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |since| since.as_secs());
+            let name = format!("dynamo_replay_report_{}.json", stamp(seconds));
+            directory.map_or_else(|| PathBuf::from(&name), |directory| directory.join(&name))
+        }
+    }
+}
+
+/// `YYYYMMDD_HHMMSS` of a Unix time, UTC.
+fn stamp(unix_seconds: u64) -> String {
+    let (days, second) = (unix_seconds / 86_400, unix_seconds % 86_400);
+    // Civil date from days since 1970-01-01, in eras of 400 years that begin in March.
+    let shifted = days + 719_468;
+    let (era, day) = (shifted / 146_097, shifted % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = era * 400 + year + u64::from(month <= 2);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}{month:02}{day:02}_{hour:02}{minute:02}{second:02}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::stamp;
+
+    #[test]
+    fn the_time_in_a_name_is_the_civil_date() {
+        assert_eq!(stamp(0), "19700101_000000");
+        assert_eq!(stamp(951_782_399), "20000228_235959");
+        assert_eq!(stamp(951_782_400), "20000229_000000");
+        assert_eq!(stamp(4_102_444_799), "20991231_235959");
+    }
+}

@@ -1,0 +1,432 @@
+//! Flags checked and turned into fleet, router and workload.
+
+use std::time::Duration;
+
+use crate::cli::{ReplayArgs, ReplayMode, RouterMode, TraceFormat};
+use crate::engine::args::{ArgsError, EngineArgs, TimingSource};
+use crate::engine::{EngineKind, Semantics, WorkerRole};
+use crate::replay::trace::{MooncakeOptions, SharedPrefix, read_applied_compute, read_mooncake};
+use crate::replay::{Arrivals, FleetSpec, Harness, Load, RouterSpec, SessionSource, Sla, Source, SyntheticSpec};
+use crate::router::{QueuePolicy, RouterConfig};
+
+use super::RunError;
+use super::files;
+
+/// Tokens per hash id unless the flag or the trace says otherwise.
+const BLOCK_TOKENS: u32 = 512;
+
+/// A checked replay.
+pub(super) struct Plan {
+    engine: EngineArgs,
+    router: RouterConfig,
+}
+
+fn usage<T>(what: impl Into<String>) -> Result<T, RunError> {
+    Err(RunError::Usage(what.into()))
+}
+
+fn invalid<T>(what: impl Into<String>) -> Result<T, RunError> {
+    Err(RunError::Invalid(what.into()))
+}
+
+impl Plan {
+    /// Checks the flags against one another, then each value.
+    pub(super) fn new(args: &ReplayArgs) -> Result<Self, RunError> {
+        check_workload(args)?;
+        check_aic(args)?;
+        check_values(args)?;
+        let engine = engines(args)?;
+        let mut router = match &args.router_config {
+            Some(json) => RouterConfig::parse(json)?,
+            None => RouterConfig::default(),
+        };
+        if let Some(policy) = &engine.router_queue_policy {
+            router.router_queue_policy = queue_policy(policy)?;
+        }
+        check_reach(args, &engine, &router)?;
+        Ok(Self { engine, router })
+    }
+
+    /// The fleet with its router.
+    pub(super) fn harness(&self, args: &ReplayArgs) -> Result<Harness, RunError> {
+        let fleet = FleetSpec {
+            engine: self.engine.engine.clone(),
+            workers: args.num_workers,
+            dp_size: self.engine.dp_size,
+            gpus_per_worker: tensor_parallelism(&self.engine) * self.engine.dp_size,
+            events_at_start: args.semantics == Semantics::V1_4_2 && self.engine.engine.kind == EngineKind::Vllm,
+        };
+        let router = match args.router_mode {
+            RouterMode::RoundRobin => RouterSpec::RoundRobin,
+            RouterMode::KvRouter => RouterSpec::Kv {
+                config: Box::new(self.router.clone()),
+                seed: args.seed,
+                event_lag: Duration::try_from_secs_f64(args.kv_event_lag_ms / 1e3).unwrap_or_default(),
+            },
+        };
+        let mut harness = Harness::new(&fleet, router)?.with_sla(Sla {
+            ttft_ms: args.sla_ttft_ms,
+            itl_ms: args.sla_itl_ms,
+            e2e_ms: args.sla_e2e_ms,
+        });
+        if args.report_jsonl.is_some() || args.request_records.is_some() {
+            harness = harness.with_records();
+        }
+        if let Some(seconds) = args.max_sim_time_seconds.filter(|_| !is_graph(args.trace_format)) {
+            harness = harness.with_max_sim_time(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX));
+        }
+        Ok(harness)
+    }
+
+    /// The workload.
+    pub(super) fn source(&self, args: &ReplayArgs) -> Result<Box<dyn Source>, RunError> {
+        let Some(first) = args.trace_files.first() else {
+            return Ok(self.synthetic(args).source()?);
+        };
+        let block_tokens = args.trace_block_size.unwrap_or(BLOCK_TOKENS);
+        let load = match args.replay_concurrency {
+            Some(most) => Load::Concurrency(most),
+            None => Load::Timestamps {
+                speedup: args.arrival_speedup_ratio,
+            },
+        };
+        let trace = match args.trace_format {
+            TraceFormat::Mooncake | TraceFormat::MooncakeDelta => {
+                let options = MooncakeOptions {
+                    block_tokens,
+                    delta: args.trace_format == TraceFormat::MooncakeDelta,
+                    timed: args.replay_concurrency.is_none(),
+                };
+                read_mooncake(files::open(first)?, options)?
+            }
+            TraceFormat::AppliedComputeAgentic => {
+                let prefix = SharedPrefix {
+                    ratio: args.trace_shared_prefix_ratio,
+                    groups: args.trace_num_prefix_groups,
+                };
+                read_applied_compute(files::open(first)?, block_tokens, prefix)?
+            }
+            TraceFormat::AgenticMooncake | TraceFormat::Dynamo => {
+                return super::graphs::source(args, BLOCK_TOKENS);
+            }
+        };
+        Ok(Box::new(SessionSource::new(trace, load)))
+    }
+
+    fn synthetic(&self, args: &ReplayArgs) -> SyntheticSpec {
+        let arrivals = match (args.replay_concurrency, args.request_rate) {
+            (Some(most), _) => Arrivals::Concurrency(most),
+            (None, Some(rate)) => Arrivals::Poisson {
+                rate,
+                seed: args.arrival_seed,
+            },
+            (None, None) => Arrivals::Interval(args.arrival_interval_ms.unwrap_or(0.0)),
+        };
+        SyntheticSpec {
+            input_tokens: args.input_tokens.unwrap_or(0),
+            output_tokens: args.output_tokens.unwrap_or(0),
+            count: args.request_count.unwrap_or(0),
+            arrivals,
+            turns: args.turns_per_session,
+            shared_prefix_ratio: args.shared_prefix_ratio,
+            prefix_groups: args.num_prefix_groups,
+            inter_turn_delay_ms: args.inter_turn_delay_ms,
+            speedup: args.arrival_speedup_ratio,
+            block_size: self.engine.engine.block_size,
+        }
+    }
+}
+
+fn is_graph(format: TraceFormat) -> bool {
+    format == TraceFormat::AgenticMooncake
+}
+
+/// Trace or synthetic, and what goes with each.
+fn check_workload(args: &ReplayArgs) -> Result<(), RunError> {
+    let has_trace = !args.trace_files.is_empty();
+    let synthetic = [
+        args.input_tokens.is_some(),
+        args.output_tokens.is_some(),
+        args.request_count.is_some(),
+    ];
+    let given = synthetic.iter().filter(|given| **given).count();
+    if args.trace_format == TraceFormat::Dynamo && !has_trace {
+        return usage("--trace-format dynamo needs at least one trace file");
+    }
+    match (has_trace, given) {
+        (false, 0) => {
+            return usage(
+                "nothing to replay; give a trace file, or --input-tokens, --output-tokens and --request-count",
+            );
+        }
+        (true, 1..) => return usage("a trace file and synthetic load exclude each other; give one of them"),
+        (false, 1 | 2) => {
+            return usage("synthetic load needs all of --input-tokens, --output-tokens and --request-count");
+        }
+        _ => {}
+    }
+    let open_loop = args.request_rate.is_some() || args.arrival_interval_ms.is_some();
+    if has_trace {
+        check_trace_flags(args, open_loop)?;
+    } else {
+        let loads = [
+            args.replay_concurrency.is_some(),
+            args.request_rate.is_some(),
+            args.arrival_interval_ms.is_some(),
+        ];
+        if loads.iter().filter(|given| **given).count() != 1 {
+            return usage(
+                "synthetic load needs exactly one of --replay-concurrency, --request-rate and --arrival-interval-ms",
+            );
+        }
+        for (flag, given) in [
+            ("--report-jsonl", args.report_jsonl.is_some()),
+            ("--max-sim-time-seconds", args.max_sim_time_seconds.is_some()),
+        ] {
+            if given {
+                return usage(format!(
+                    "{flag} works with trace files only; --request-records works with any load"
+                ));
+            }
+        }
+    }
+    check_planner_flags(args)
+}
+
+fn check_trace_flags(args: &ReplayArgs, open_loop: bool) -> Result<(), RunError> {
+    if open_loop {
+        return usage("--request-rate and --arrival-interval-ms are for synthetic load; a trace has its own times");
+    }
+    if args.trace_format != TraceFormat::Dynamo && args.trace_files.len() > 1 {
+        return usage("several trace files work with --trace-format dynamo only; give one file");
+    }
+    if args.trace_format == TraceFormat::AppliedComputeAgentic && args.replay_concurrency.is_none() {
+        return usage("--trace-format applied_compute_agentic has no time stamps; give --replay-concurrency");
+    }
+    Ok(())
+}
+
+fn check_planner_flags(args: &ReplayArgs) -> Result<(), RunError> {
+    if args.planner_config.is_none() {
+        return Ok(());
+    }
+    if args.replay_mode == ReplayMode::Online {
+        return usage("--planner-config works with --replay-mode offline only");
+    }
+    let plain = matches!(args.trace_format, TraceFormat::Mooncake | TraceFormat::Dynamo);
+    if !plain {
+        return usage("--planner-config works with --trace-format mooncake or dynamo only");
+    }
+    if args.report_jsonl.is_some() {
+        return usage("--report-jsonl and --planner-config exclude each other");
+    }
+    if args.max_sim_time_seconds.is_some() {
+        return usage("--max-sim-time-seconds and --planner-config exclude each other");
+    }
+    Ok(())
+}
+
+/// Any flag of the prefill model needs the three that identify it.
+fn check_aic(args: &ReplayArgs) -> Result<(), RunError> {
+    let dtype = |given: &Option<String>| given.as_deref().is_some_and(|dtype| dtype != "auto");
+    let any = args.aic_backend.is_some()
+        || args.aic_system.is_some()
+        || args.aic_model_path.is_some()
+        || args.aic_backend_version.is_some()
+        || args.aic_tp_size.is_some()
+        || args.aic_moe_tp_size.is_some()
+        || args.aic_moe_ep_size.is_some()
+        || args.aic_attention_dp_size.is_some()
+        || dtype(&args.aic_gemm_dtype)
+        || dtype(&args.aic_moe_dtype)
+        || dtype(&args.aic_fmha_dtype)
+        || dtype(&args.aic_kv_cache_dtype)
+        || dtype(&args.aic_comm_dtype)
+        || args.aic_nextn.is_some()
+        || args.aic_nextn_accept_rates.is_some();
+    let identity = [
+        ("--aic-backend", args.aic_backend.is_some()),
+        ("--aic-system", args.aic_system.is_some()),
+        ("--aic-model-path", args.aic_model_path.is_some()),
+    ];
+    let missing: Vec<_> = identity
+        .iter()
+        .filter(|(_, given)| !given)
+        .map(|(flag, _)| *flag)
+        .collect();
+    if any && !missing.is_empty() {
+        return usage(format!(
+            "the router's prefill model needs {} too",
+            missing.join(" and ")
+        ));
+    }
+    Ok(())
+}
+
+/// Single values.
+fn check_values(args: &ReplayArgs) -> Result<(), RunError> {
+    if args.replay_concurrency == Some(0) {
+        return invalid("--replay-concurrency is 0, expected at least 1");
+    }
+    if args.trace_block_size == Some(0) {
+        return invalid("--trace-block-size is 0, expected at least 1");
+    }
+    let speedup = args.arrival_speedup_ratio;
+    if !speedup.is_finite() || speedup <= 0.0 {
+        return invalid(format!(
+            "--arrival-speedup-ratio is {speedup}, expected a finite number above 0"
+        ));
+    }
+    for (flag, value) in [
+        ("--max-sim-time-seconds", args.max_sim_time_seconds),
+        ("--kv-event-lag-ms", Some(args.kv_event_lag_ms)),
+    ] {
+        if let Some(value) = value.filter(|value| !value.is_finite() || *value < 0.0) {
+            return invalid(format!("{flag} is {value}, expected a finite number from 0 on"));
+        }
+    }
+    let ratio = args.trace_shared_prefix_ratio;
+    if args.trace_format == TraceFormat::AppliedComputeAgentic && !(0.0..=1.0).contains(&ratio) {
+        return invalid(format!("--trace-shared-prefix-ratio is {ratio}, expected 0 to 1"));
+    }
+    if args.trace_format == TraceFormat::AgenticMooncake && args.replay_concurrency.is_some() {
+        return invalid("--trace-format agentic_mooncake sets its own pace; leave out --replay-concurrency");
+    }
+    Ok(())
+}
+
+/// Engine arguments of one flag, with the timing rules of the wanted release.
+fn read(args: &ReplayArgs, flag: &str, json: Option<&str>) -> Result<EngineArgs, RunError> {
+    let wrong = |error: &dyn std::fmt::Display| RunError::Invalid(format!("{flag}: {error}"));
+    let parsed = EngineArgs::parse(json.unwrap_or("{}"));
+    let mut parsed = parsed.map_err(|error: ArgsError| wrong(&error))?;
+    parsed.engine.semantics = args.semantics;
+    parsed.engine.validate().map_err(|error| wrong(&error))?;
+    Ok(parsed)
+}
+
+/// GPUs of one rank.
+fn tensor_parallelism(engine: &EngineArgs) -> u32 {
+    match &engine.timing {
+        TimingSource::Aic(identity) => {
+            let size = identity.get("tp_size").and_then(serde_json::Value::as_u64);
+            size.and_then(|size| u32::try_from(size).ok()).unwrap_or(1)
+        }
+        TimingSource::Engine | TimingSource::Profile(_) => 1,
+    }
+}
+
+/// The engine of an aggregated fleet, after the checks of a disaggregated one.
+fn engines(args: &ReplayArgs) -> Result<EngineArgs, RunError> {
+    let staged = (args.prefill_engine_args.as_deref(), args.decode_engine_args.as_deref());
+    let staged = match staged {
+        (None, None) => None,
+        _ if args.extra_engine_args.is_some() => {
+            return invalid("--extra-engine-args and --prefill-engine-args, --decode-engine-args exclude each other");
+        }
+        (Some(prefill), Some(decode)) => Some((prefill, decode)),
+        _ => return invalid("--prefill-engine-args and --decode-engine-args need each other"),
+    };
+    let Some((prefill, decode)) = staged else {
+        if args.num_prefill_workers != 1 || args.num_decode_workers != 1 {
+            return invalid(
+                "--num-prefill-workers and --num-decode-workers are for disaggregated fleets; use --num-workers",
+            );
+        }
+        if args.num_workers == 0 {
+            return invalid("--num-workers is 0, expected at least 1");
+        }
+        let engine = read(args, "--extra-engine-args", args.extra_engine_args.as_deref())?;
+        if engine.engine.role != WorkerRole::Aggregated {
+            return invalid(format!(
+                "--extra-engine-args: worker_type is {:?}, expected aggregated",
+                engine.engine.role
+            ));
+        }
+        if engine.timing != TimingSource::Engine {
+            return invalid("--extra-engine-args: profiles and AIC timing are not replayed by this build");
+        }
+        if engine.dp_size == 0 {
+            return invalid("--extra-engine-args: dp_size is 0, expected at least 1");
+        }
+        return Ok(engine);
+    };
+    let prefill = read(args, "--prefill-engine-args", Some(prefill))?;
+    let decode = read(args, "--decode-engine-args", Some(decode))?;
+    check_staged(args, &prefill, &decode)?;
+    invalid("disaggregated pools are not replayed by this build; use --extra-engine-args and --num-workers")
+}
+
+fn check_staged(args: &ReplayArgs, prefill: &EngineArgs, decode: &EngineArgs) -> Result<(), RunError> {
+    if args.num_workers != 1 {
+        return invalid("--num-workers is for aggregated fleets; use --num-prefill-workers and --num-decode-workers");
+    }
+    if args.num_prefill_workers == 0 || args.num_decode_workers == 0 {
+        return invalid("--num-prefill-workers and --num-decode-workers must be at least 1");
+    }
+    for (flag, side, wanted) in [
+        ("--prefill-engine-args", prefill, WorkerRole::Prefill),
+        ("--decode-engine-args", decode, WorkerRole::Decode),
+    ] {
+        if side.engine.role != wanted {
+            let found = side.engine.role;
+            return invalid(format!("{flag}: worker_type is {found:?}, expected {wanted:?}"));
+        }
+    }
+    if prefill.engine.block_size != decode.engine.block_size {
+        let (left, right) = (prefill.engine.block_size, decode.engine.block_size);
+        return invalid(format!(
+            "block_size differs between prefill and decode engines: {left} and {right}"
+        ));
+    }
+    if prefill.engine.kind != decode.engine.kind {
+        let (left, right) = (prefill.engine.kind, decode.engine.kind);
+        return invalid(format!(
+            "engine_type differs between prefill and decode engines: {left:?} and {right:?}"
+        ));
+    }
+    if prefill.engine.kind == EngineKind::Trtllm {
+        return invalid("disaggregated replay does not work with engine_type trtllm");
+    }
+    if (prefill.dp_size, decode.dp_size) != (1, 1) {
+        let (left, right) = (prefill.dp_size, decode.dp_size);
+        return invalid(format!(
+            "disaggregated replay needs dp_size 1 on both sides, got {left} and {right}"
+        ));
+    }
+    if args.replay_mode == ReplayMode::Online {
+        return invalid("disaggregated replay works with --replay-mode offline only");
+    }
+    match args.trace_format {
+        TraceFormat::AgenticMooncake => invalid("--trace-format agentic_mooncake needs an aggregated fleet"),
+        TraceFormat::MooncakeDelta => invalid("--trace-format mooncake-delta needs an aggregated fleet"),
+        TraceFormat::Mooncake | TraceFormat::AppliedComputeAgentic | TraceFormat::Dynamo => Ok(()),
+    }
+}
+
+/// Reads the name of a queue policy.
+fn queue_policy(name: &str) -> Result<QueuePolicy, RunError> {
+    serde_json::from_value(name.into())
+        .map_err(|error| RunError::Invalid(format!("router_queue_policy in the engine arguments: {error}")))
+}
+
+/// What this build does not do, said before any work.
+fn check_reach(args: &ReplayArgs, engine: &EngineArgs, router: &RouterConfig) -> Result<(), RunError> {
+    if args.router_mode == RouterMode::KvRouter && args.num_workers * engine.dp_size < 2 {
+        return Err(crate::replay::ReplayError::OneTarget.into());
+    }
+    let environment = std::env::var_os("DYN_ROUTER_POLICY_CONFIG").is_some();
+    let asked = [
+        ("--replay-mode online", args.replay_mode == ReplayMode::Online),
+        ("--planner-config", args.planner_config.is_some()),
+        ("--aic-backend (the router's prefill model)", args.aic_backend.is_some()),
+        (
+            "a router policy file",
+            args.router_policy_config.is_some() || router.router_policy_config.is_some() || environment,
+        ),
+    ];
+    match asked.iter().find(|(_, asked)| *asked) {
+        Some((what, _)) => invalid(format!("{what} is not available in this build; leave it out")),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,70 @@
+//! Progress on stderr: a bar on a terminal, a line now and then elsewhere.
+
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::replay::Progress;
+
+/// Time between two lines without a terminal.
+const LINE_EVERY: Duration = Duration::from_secs(10);
+
+/// See the module's text.
+pub(super) struct Meter {
+    bar: Option<ProgressBar>,
+    started: Instant,
+    last_line: Instant,
+}
+
+impl Meter {
+    pub(super) fn new() -> Self {
+        let started = Instant::now();
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::new(0);
+            let style = ProgressStyle::with_template("{bar:30} {pos}/{len} requests, {per_sec}, ETA {eta}, {msg}");
+            if let Ok(style) = style {
+                bar.set_style(style);
+            }
+            bar
+        });
+        Self {
+            bar,
+            started,
+            last_line: started,
+        }
+    }
+
+    /// Time since the start.
+    pub(super) fn elapsed(&self) -> Duration {
+        Instant::now().duration_since(self.started)
+    }
+
+    #[allow(clippy::cast_precision_loss)]
+    pub(super) fn show(&mut self, progress: Progress) {
+        let virtual_s = progress.now.as_ms() / 1e3;
+        if let Some(bar) = &self.bar {
+            bar.set_length(progress.total);
+            bar.set_position(progress.ended);
+            bar.set_message(format!("virtual time {virtual_s:.1} s"));
+            return;
+        }
+        let now = Instant::now();
+        if now.duration_since(self.last_line) < LINE_EVERY {
+            return;
+        }
+        self.last_line = now;
+        let rate = progress.ended as f64 / self.elapsed().as_secs_f64().max(1e-9);
+        let left = (progress.total - progress.ended.min(progress.total)) as f64 / rate.max(1e-9);
+        eprintln!(
+            "{}/{} requests, {rate:.0}/s, ETA {left:.0} s, virtual time {virtual_s:.1} s",
+            progress.ended, progress.total
+        );
+    }
+
+    pub(super) fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Offline replay of the peer: reports and request records.
+
+mod compare;
+mod form;
+mod refusals;
+
+use std::path::{Path, PathBuf};
+
+use clap::Parser;
+use ghostfleet::cli::ReplayArgs;
+use ghostfleet::replay::{Control, Report};
+use ghostfleet::replay_run::{RunError, execute};
+use serde_json::Value;
+
+use form::{Case, Recorded};
+
+/// Cases that this build cannot replay: what their flags hold, and what they need.
+const NEEDS: &[(&str, &str)] = &[("--prefill-engine-args", "needs disaggregated pools")];
+
+/// Cases whose flags do not tell: name, release, reason.
+const LEFT_OUT: &[(&str, &str, &str)] = &[
+    ("scaling-script", "1.6.1", "needs scaling while a replay runs"),
+    ("scaling-script", "1.4.2", "needs scaling while a replay runs"),
+    (
+        "applied-compute",
+        "1.4.2",
+        "that release sees a due turn on a lone worker only when a pass ends, and counts its latency from there",
+    ),
+    (
+        "request-trace-agentic",
+        "1.4.2",
+        "that release takes waits from tool events, ours from the times of requests, as 1.6.1",
+    ),
+    (
+        "agentic-mooncake-legacy",
+        "1.6.1",
+        "ours reads this form, Dynamo's call of that release does not, its core does",
+    ),
+];
+
+#[derive(Parser)]
+struct Command {
+    #[command(flatten)]
+    replay: ReplayArgs,
+}
+
+fn parse(flags: &[String]) -> Result<ReplayArgs, clap::Error> {
+    let program = ["replay".to_owned()];
+    Command::try_parse_from(program.iter().chain(flags)).map(|command| command.replay)
+}
+
+/// Flags of `replay` for a recorded run.
+fn flags(case: &Case, recorded: &Recorded, release: &str, directory: &Path) -> Vec<String> {
+    let records = directory.join("records.jsonl").display().to_string();
+    let own = ["--semantics", release, "--request-records", &records].map(str::to_owned);
+    [case.workload_flags(directory), recorded.flags(), own.to_vec()].concat()
+}
+
+fn replay(flags: &[String]) -> Result<Report, RunError> {
+    execute(&parse(flags).unwrap(), |_| Control::Continue)
+}
+
+fn reason(name: &str, release: &str, flags: &[String]) -> Option<&'static str> {
+    let by_name = LEFT_OUT
+        .iter()
+        .find(|(prefix, of, _)| name == *prefix && release == *of);
+    let by_name = by_name.map(|(.., reason)| *reason);
+    let holds = |mark: &str| flags.iter().any(|flag| flag.contains(mark));
+    by_name.or_else(|| NEEDS.iter().find(|(mark, _)| holds(mark)).map(|(_, reason)| *reason))
+}
+
+#[test]
+fn replay_1_6_1() {
+    check("1.6.1", |case| case.dynamo_1_6_1.as_ref());
+}
+
+#[test]
+fn replay_1_4_2() {
+    check("1.4.2", |case| case.dynamo_1_4_2.as_ref());
+}
+
+fn check(release: &str, of: fn(&Case) -> Option<&Recorded>) {
+    let mut left_out = Vec::new();
+    let mut failed = Vec::new();
+    super::cases::run("replay", |name, text: Value| {
+        let Ok(case) = serde_json::from_value::<Case>(text) else {
+            assert!(name.starts_with("cli-refusals"), "{name} is not a case");
+            return;
+        };
+        let Some(recorded) = of(&case) else { return };
+        let directory = tempfile::tempdir().unwrap();
+        case.write_files(directory.path());
+        let flags = flags(&case, recorded, release, directory.path());
+        if let Some(reason) = reason(name, release, &flags) {
+            left_out.push(format!("{name}: {reason}"));
+            return;
+        }
+        let differences = match (&recorded.report, replay(&flags)) {
+            (Some(expected), Ok(report)) => compare::differences(expected, recorded, &report, &flags, &replay),
+            (None, Err(_)) => Vec::new(),
+            (Some(_), Err(error)) => vec![format!("refused: {error}")],
+            (None, Ok(_)) => vec![format!("accepted, but the peer says {:?}", recorded.error)],
+        };
+        println!("{name}: {}", if differences.is_empty() { "equal" } else { "DIFFERENT" });
+        failed.extend(differences.iter().map(|difference| format!("{name}: {difference}")));
+    });
+    for case in &left_out {
+        println!("left out: {case}");
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+/// A file name inside a directory.
+fn inside(directory: &Path, name: &str) -> PathBuf {
+    let name = Path::new(name).file_name().unwrap();
+    directory.join(name)
+}
