@@ -1,6 +1,6 @@
 //! The `ghostfleet` command: parse, set up logs, call the library, map errors to exit codes.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -22,7 +22,8 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err((code, error)) => {
-            eprintln!("error: {error}");
+            // A stderr that takes nothing must not turn an error into a panic.
+            let _ = writeln!(std::io::stderr(), "error: {error}");
             ExitCode::from(code)
         }
     }
@@ -36,6 +37,7 @@ fn init_logs(format: LogFormat) {
     let logs = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal());
     match format {
         LogFormat::Text => logs.init(),

@@ -5,6 +5,8 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use signal_hook::consts;
+
 use crate::actors::fleet::Launch;
 use crate::actors::registry::{FleetSnapshot, InUse, WorkerState};
 use crate::cli::ServeArgs;
@@ -82,10 +84,57 @@ pub fn run(args: &ServeArgs) -> Result<(), ServeError> {
         return Ok(());
     }
     let config = Config::resolve(&merged, &environment)?;
+    if let Some(path) = &args.summary {
+        // Hours later would be a bad time to learn that it cannot be written.
+        std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(path)
+            .map_err(|error| summary_error(path, error))?;
+    }
     let signals = Signals::install()?;
-    let cluster = Cluster::launch(&config)?;
-    say(&start_screen(&config, &settings, &cluster))?;
-    match follow_launch(&cluster, &signals, config.num_workers())? {
+    let cluster = launch(&config, &signals)?;
+    let told = tell(&config, &settings, &cluster, &signals);
+    if told.is_err() {
+        // Whatever went wrong, the workers that are up say goodbye.
+        cluster.begin_stop();
+        cluster.wait_over(GOODBYE);
+        return told;
+    }
+    end(cluster, &signals, args.summary.as_deref())
+}
+
+/// Longest wait for a fleet that leaves because of an error.
+const GOODBYE: Duration = Duration::from_secs(5);
+
+fn summary_error(path: &Path, error: std::io::Error) -> ServeError {
+    ServeError::Io(format!("write the summary to {}", path.display()), error)
+}
+
+/// Launches on a thread of its own: a model on a stalled mount or hub must not keep signals from ending the program.
+fn launch(config: &Config, signals: &Signals) -> Result<Cluster, ServeError> {
+    let (sender, launched) = crossbeam_channel::bounded(1);
+    let config = config.clone();
+    std::thread::Builder::new()
+        .name("gf-launch".into())
+        .spawn(move || {
+            // Nobody listens any more when a signal came first; the cluster is dropped then.
+            let _ = sender.send(Cluster::launch(&config));
+        })
+        .map_err(|error| ServeError::Io("start a thread".into(), error))?;
+    crossbeam_channel::select! {
+        recv(launched) -> cluster => match cluster {
+            Ok(cluster) => Ok(cluster?),
+            Err(_) => Err(ServeError::Unclean("the launch ended without a result".into())),
+        },
+        recv(signals.received) -> _ => Err(StartError::Interrupted.into()),
+    }
+}
+
+/// Start screen, progress, and the wait for a signal.
+fn tell(config: &Config, settings: &Settings, cluster: &Cluster, signals: &Signals) -> Result<(), ServeError> {
+    say(&start_screen(config, settings, cluster))?;
+    match follow_launch(cluster, signals, config.num_workers())? {
         Outcome::Ready => {
             say(&format!(
                 "ready: {} workers registered; Ctrl-C drains, twice stops at once",
@@ -95,7 +144,7 @@ pub fn run(args: &ServeArgs) -> Result<(), ServeError> {
         }
         Outcome::Signalled => {}
     }
-    end(cluster, &signals, args.summary.as_deref())
+    Ok(())
 }
 
 fn say(text: &str) -> Result<(), ServeError> {
@@ -165,7 +214,13 @@ fn start_screen(config: &Config, settings: &Settings, cluster: &Cluster) -> Stri
         }
         DiscoveryConfig::File(file) => (
             format!("files below {}", file.root.display()),
-            format!("DYN_FILE_KV={}", file.root.display()),
+            // Absolute: the frontend may be started from anywhere.
+            format!(
+                "DYN_FILE_KV={}",
+                std::path::absolute(&file.root)
+                    .unwrap_or_else(|_| file.root.clone())
+                    .display()
+            ),
         ),
         DiscoveryConfig::Mem(_) => ("a map in this process".to_owned(), String::new()),
     };
@@ -294,7 +349,7 @@ fn follow_launch(cluster: &Cluster, signals: &Signals, workers: u32) -> Result<O
         match launch {
             Launch::Ready => {
                 if terminal && shown > 0 {
-                    eprintln!();
+                    progress_line("\n");
                 }
                 return Ok(Outcome::Ready);
             }
@@ -303,10 +358,10 @@ fn follow_launch(cluster: &Cluster, signals: &Signals, workers: u32) -> Result<O
             Launch::Starting { registered } => {
                 let step = (workers / 8).max(1);
                 if terminal && registered != shown {
-                    eprint!("\rstarting {registered}/{workers}");
+                    progress_line(&format!("\rstarting {registered}/{workers}"));
                     shown = registered;
                 } else if !terminal && registered >= shown + step {
-                    eprintln!("starting {registered}/{workers}");
+                    progress_line(&format!("starting {registered}/{workers}\n"));
                     shown = registered;
                 }
             }
@@ -315,6 +370,11 @@ fn follow_launch(cluster: &Cluster, signals: &Signals, workers: u32) -> Result<O
             return Ok(Outcome::Signalled);
         }
     }
+}
+
+/// Progress is a courtesy: a stderr that takes nothing is no reason to stop.
+fn progress_line(text: &str) {
+    let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
 fn end(cluster: Cluster, signals: &Signals, summary: Option<&Path>) -> Result<(), ServeError> {
@@ -342,8 +402,7 @@ fn end(cluster: Cluster, signals: &Signals, summary: Option<&Path>) -> Result<()
             "fleet": snapshot,
         }))
         .map_err(|error| ServeError::Io("write the summary".into(), error.into()))?;
-        std::fs::write(path, text)
-            .map_err(|error| ServeError::Io(format!("write the summary to {}", path.display()), error))?;
+        std::fs::write(path, text).map_err(|error| summary_error(path, error))?;
     }
     if drained && snapshot.in_use() != InUse::default() {
         return Err(ServeError::Unclean(format!(
@@ -384,7 +443,7 @@ fn summary_lines(snapshot: &FleetSnapshot) -> String {
 /// Signals that follow each other within this time count as one.
 const ECHO: Duration = Duration::from_millis(300);
 
-/// SIGINT and SIGTERM, counted.
+/// SIGINT, SIGTERM and SIGHUP, counted.
 struct Signals {
     received: crossbeam_channel::Receiver<()>,
 }
@@ -395,8 +454,7 @@ impl Signals {
         let (sender, received) = crossbeam_channel::bounded(2);
         let failed = |error| ServeError::Io("handle signals".into(), error);
         let mut signals =
-            signal_hook::iterator::Signals::new([signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM])
-                .map_err(failed)?;
+            signal_hook::iterator::Signals::new([consts::SIGINT, consts::SIGTERM, consts::SIGHUP]).map_err(failed)?;
         std::thread::Builder::new()
             .name("gf-signals".into())
             .spawn(move || {

@@ -296,3 +296,59 @@ fn groups_of_one_endpoint_have_to_agree_on_what_their_card_says() {
     running.signal("-TERM");
     assert_eq!(running.end().1, Some(0));
 }
+
+#[test]
+fn a_signal_ends_the_wait_for_a_hub_that_never_answers() {
+    let store = TempDir::new().unwrap();
+    let hub = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let endpoint = format!("http://{}", hub.local_addr().unwrap());
+    let mut command = ghostfleet();
+    command.args([
+        "serve",
+        "--model-path",
+        "org/model",
+        "--discovery-backend",
+        "file",
+        "--file-kv",
+    ]);
+    command
+        .arg(store.path())
+        .env("HF_ENDPOINT", endpoint)
+        .env("HF_HOME", store.path());
+    let child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let silent = hub.accept().unwrap();
+    let killed = Command::new("kill").arg(child.id().to_string()).status().unwrap();
+    assert!(killed.success());
+    let output = child.wait_with_output().unwrap();
+    assert_refused(&output, 1, &["stopped before all workers were registered"]);
+    drop(silent);
+}
+
+#[test]
+fn a_summary_that_cannot_be_written_is_refused_before_anything_starts() {
+    let store = TempDir::new().unwrap();
+    let nowhere = store.path().join("none").join("summary.json");
+    let output = run(serve(&store, &["--summary"]).arg(&nowhere));
+    assert_refused(&output, 1, &[&nowhere.display().to_string()]);
+    assert!(!store.path().join("v1").exists(), "nothing was registered");
+}
+
+#[test]
+fn a_standard_output_that_takes_nothing_ends_the_fleet_with_a_goodbye() {
+    let store = TempDir::new().unwrap();
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let child = serve(&store, &["--num-workers", "2"])
+        .stdin(Stdio::null())
+        .stdout(full.try_clone().unwrap())
+        .stderr(full)
+        .spawn()
+        .unwrap();
+    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(1));
+    let instances = std::fs::read_dir(store.path().join("v1/instances")).unwrap();
+    assert_eq!(instances.count(), 0, "records were left behind");
+}

@@ -42,7 +42,9 @@ use crate::types::{DpRank, InstanceId, SequenceHash, SimTime, StoredBlock};
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// No event socket.
-    #[error("{path}: cannot open an event socket on {host}: {source}")]
+    #[error(
+        "{path}: cannot open an event socket on {host}: {source}; choose an address of this machine with --event-host or DYN_EVENT_PLANE_HOST"
+    )]
     EventSocket {
         /// Which rank.
         path: ActorPath,

@@ -167,6 +167,10 @@ fn optional<T: DeserializeOwned>(dir: &Path, name: &str) -> Result<Option<(Check
 
 fn optional_bytes(dir: &Path, name: &str) -> Result<Option<(CheckedFile, Vec<u8>)>, ModelError> {
     let path = dir.join(name);
+    if fs::metadata(&path).is_ok_and(|meta| !meta.is_file()) {
+        let source = io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file");
+        return Err(ModelError::unreadable(&path, source));
+    }
     match fs::read(&path) {
         Ok(bytes) => {
             let file = CheckedFile {

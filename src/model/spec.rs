@@ -40,7 +40,11 @@ impl ModelSpec {
             let dir = std::path::absolute(path).map_err(|source| ModelError::unreadable(path, source))?;
             return Ok(Self::Directory(dir));
         }
-        if path.exists() {
+        // A link that leads nowhere, or in a circle, is meant as a path all the same.
+        if path.symlink_metadata().is_ok() {
+            if let Err(source) = path.metadata() {
+                return Err(ModelError::unreadable(path, source));
+            }
             return Err(ModelError::NotADirectory { path: path.to_owned() });
         }
         let id = spec.strip_prefix("hf://").unwrap_or(spec);

@@ -55,7 +55,7 @@ fn full(name: &str, summary: &Summary) -> [String; 8] {
     } = *summary;
     let numbers = [mean, min, max, p99, p90, p75, std].map(number);
     let mut cells = <[String; 8]>::default();
-    cells[0] = name.to_owned();
+    name.clone_into(&mut cells[0]);
     cells[1..].clone_from_slice(&numbers);
     cells
 }

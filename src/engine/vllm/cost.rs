@@ -1,7 +1,5 @@
 //! What passes cost, counted in visits of the scheduler to single requests.
 
-use std::sync::Arc;
-
 use super::super::config::EngineConfig;
 use super::super::timing;
 use super::super::{Engine, OutputDetail};
@@ -22,7 +20,9 @@ fn request(id: u64, prompt_len: u32, max_tokens: u32) -> EngineRequest {
     EngineRequest {
         id: RequestId(id),
         key: id,
-        prompt: Arc::from_iter((0..prompt_len).map(|at| at + 100_000 * u32::try_from(id).unwrap())),
+        prompt: (0..prompt_len)
+            .map(|at| at + 100_000 * u32::try_from(id).unwrap())
+            .collect(),
         stop: StopRule {
             max_tokens: Some(max_tokens),
             ..StopRule::default()

@@ -97,6 +97,7 @@ pub(crate) struct Vllm {
 
 /// A request and what the scheduler knows about it.
 #[derive(Debug)]
+#[allow(clippy::struct_excessive_bools)] // independent facts, each set and read in one place
 struct Slot {
     sequence: Sequence,
     place: Place,

@@ -43,15 +43,12 @@ fn check_side(name: &str, args: &EngineArgs, role: WorkerRole, uuid: u64, max_to
         let place = format!("{name}, {role:?}, step {number}");
         let mut pass = Pass::default();
         if let Some(command) = &step.command {
-            let now = SimTime((step.at_ms.unwrap() * 1e6).round() as u64);
+            let now = instant(step.at_ms.unwrap());
             let done = command_of(engine.as_mut(), command, id, uuid, max_tokens, now);
             assert_eq!(done, step.result.as_deref().unwrap(), "{place}");
         } else {
             let (start, end) = step.pass.unwrap();
-            assert!(
-                engine.step_into(SimTime((start * 1e6).round() as u64), &mut pass),
-                "{place}"
-            );
+            assert!(engine.step_into(instant(start), &mut pass), "{place}");
             assert_time(&place, "end", pass.ends_at, end);
         }
         let events: Vec<_> = pass
@@ -204,4 +201,10 @@ pub(crate) fn check_pair(name: &str, case: &Case, expected: &Replay) {
             "{place}"
         );
     }
+}
+
+/// Recorded milliseconds, which are small and not negative.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+fn instant(ms: f64) -> SimTime {
+    SimTime((ms * 1e6).round() as u64)
 }

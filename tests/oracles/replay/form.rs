@@ -73,14 +73,10 @@ impl Recorded {
 }
 
 impl Case {
-    pub(crate) fn workload_format(&self) -> Option<&str> {
-        self.workload.format.as_deref()
-    }
-
     /// Writes the trace files.
     pub(crate) fn write_files(&self, directory: &Path) {
         for (name, lines) in &self.workload.files {
-            let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+            let text: String = lines.iter().flat_map(|line| [line.as_str(), "\n"]).collect();
             let path = super::inside(directory, name);
             if path.extension().is_some_and(|extension| extension == "gz") {
                 let file = std::fs::File::create(path).unwrap();

@@ -88,7 +88,8 @@ fn replay_refusals_1_4_2() {
 fn counts(line: &Line, report: &Value) -> String {
     let expected = line.report_counts.iter().flatten();
     let different = expected.filter(|(key, value)| report.get(key) != Some(value));
-    different
-        .map(|(key, value)| format!("{key} should be {value} "))
-        .collect()
+    let different: Vec<_> = different
+        .map(|(key, value)| format!("{key} should be {value}"))
+        .collect();
+    different.join(" ")
 }

@@ -59,7 +59,7 @@ pub struct TcpServer {
 /// A listener that cannot be had.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "cannot listen on {address}: {source}; choose another port with DYN_TCP_RPC_PORT (0: any free one) or host with DYN_TCP_RPC_HOST"
+    "cannot listen on {address}: {source}; choose another port with --tcp-port or DYN_TCP_RPC_PORT (0: any free one), or host with --tcp-host or DYN_TCP_RPC_HOST"
 )]
 pub struct BindError {
     /// Wanted address.
