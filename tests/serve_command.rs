@@ -352,3 +352,18 @@ fn a_standard_output_that_takes_nothing_ends_the_fleet_with_a_goodbye() {
     let instances = std::fs::read_dir(store.path().join("v1/instances")).unwrap();
     assert_eq!(instances.count(), 0, "records were left behind");
 }
+
+#[test]
+fn a_block_size_that_the_chosen_pool_cannot_have_is_named() {
+    let store = TempDir::new().unwrap();
+    for pool in [["--eviction-backend", "multi_lru"], ["--g1-backend", "kvbm"]] {
+        let output = run(serve(&store, &pool).args(["--block-size", "48"]));
+        assert_refused(
+            &output,
+            2,
+            &["block_size", "48", "power of two", "--eviction-backend native"],
+        );
+    }
+    let both = ["--g1-backend", "native", "--eviction-backend", "lru"];
+    assert_refused(&run(&mut serve(&store, &both)), 2, &["--g1-backend", "contradict"]);
+}

@@ -18,6 +18,7 @@ pub mod fleet;
 pub mod gate;
 pub mod gauge;
 pub mod kv_publisher;
+mod kv_trace;
 pub mod liveness;
 pub mod metrics_reporter;
 pub mod path;

@@ -34,6 +34,8 @@ pub struct GroupPlan {
     pub startup_time: Duration,
     /// One rank's engine.
     pub engine: EngineConfig,
+    /// Log every change of a KV cache.
+    pub kv_cache_trace: bool,
     /// Model card, written once.
     pub card: Box<RawValue>,
     /// Tokenizer and model facts of the HTTP faces; `None`: no worker has one.

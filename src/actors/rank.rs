@@ -16,6 +16,7 @@ use rustc_hash::FxHashMap;
 use super::clock::Clock;
 use super::gauge::RankGauge;
 use super::kv_publisher::{KvPublisher, Publish};
+use super::kv_trace::KvTrace;
 use super::liveness::Liveness;
 use super::metrics_reporter::{LoadChanged, MetricsReporter};
 use crate::engine::{Engine, Output, Pass, Rejected};
@@ -39,6 +40,8 @@ pub(super) struct RankParts {
     /// Requests wait until then (`--startup-time`).
     pub(super) starts_at: SimTime,
     pub(super) gauge: Arc<RankGauge>,
+    /// Logs every change of the cache.
+    pub(super) trace: Option<KvTrace>,
     pub(super) liveness: Liveness,
 }
 
@@ -50,6 +53,7 @@ pub struct Rank {
     starts_at: SimTime,
     started: bool,
     gauge: Arc<RankGauge>,
+    trace: Option<KvTrace>,
     publisher: Option<Addr<KvPublisher>>,
     reporter: Option<Addr<MetricsReporter>>,
     streams: FxHashMap<RequestId, OpenStream>,
@@ -120,6 +124,7 @@ impl Rank {
             starts_at: parts.starts_at,
             started: false,
             gauge: parts.gauge,
+            trace: parts.trace,
             publisher: None,
             reporter: None,
             streams: FxHashMap::default(),
@@ -193,6 +198,9 @@ impl Rank {
     /// Everything that becomes true at the end of a pass.
     fn complete(&mut self) {
         let mut pass = std::mem::take(&mut self.pass);
+        if let Some(trace) = &self.trace {
+            trace.observe(&pass);
+        }
         for admission in &pass.admissions {
             if !admission.again
                 && let Some(stream) = self.streams.get(&admission.id)

@@ -15,6 +15,7 @@ use super::death::{Death, Die};
 use super::fleet::{Fleet, WorkerNews};
 use super::gate::Gate;
 use super::kv_publisher::{KvPublisher, Publish};
+use super::kv_trace::KvTrace;
 use super::liveness::{Cause, Child, Died, Liveness};
 use super::metrics_reporter::MetricsReporter;
 use super::path::ActorPath;
@@ -259,6 +260,10 @@ impl Worker {
             clock: self.shared.clock,
             starts_at,
             gauge: Arc::clone(&self.entry.gauges[index]),
+            trace: self.plan.group.kv_cache_trace.then(|| KvTrace {
+                rank: slot.rank,
+                block_size: self.plan.group.engine.block_size,
+            }),
             liveness: Liveness::new(ctx.address().recipient(), child, slot.rank_incarnation),
         })
         .start();

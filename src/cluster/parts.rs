@@ -168,6 +168,7 @@ fn plan_group(
         endpoint: group.endpoint,
         data_parallel_size: group.data_parallel_size,
         startup_time: group.startup_time,
+        kv_cache_trace: group.kv_cache_trace,
         face,
         card,
         engine,

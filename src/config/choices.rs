@@ -95,16 +95,6 @@ pub enum TransferTiming {
     DestinationMissing,
 }
 
-/// The peer's pool of GPU blocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum G1Backend {
-    /// Least recently used copies leave first.
-    Native,
-    /// The crate `kvbm-logical`.
-    Kvbm,
-}
-
 /// A number that can be computed with: not NaN, not infinite.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(transparent)]

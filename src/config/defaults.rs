@@ -13,7 +13,7 @@ use crate::transport::request_plane::Codec;
 
 impl Settings {
     /// Settings that may differ from group to group; the others belong to the whole fleet.
-    pub const GROUP_KEYS: [&'static str; 86] = [
+    pub const GROUP_KEYS: [&'static str; 88] = [
         "endpoint",
         "num_workers",
         "data_parallel_size",
@@ -43,7 +43,9 @@ impl Settings {
         "sglang_radix_eviction_policy",
         "sglang_prefill_decode_interval",
         "trtllm_capacity_scheduler_policy",
+        "eviction_backend",
         "g1_backend",
+        "kv_cache_trace",
         "timing_model",
         "speedup_ratio",
         "decode_speedup_ratio",

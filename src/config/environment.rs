@@ -10,7 +10,7 @@ use super::settings::Settings;
 type Apply = fn(&mut Settings, &str) -> Result<(), String>;
 
 /// The peer's variables, by name. Empty values count as unset, as the peer reads them.
-const VARIABLES: [(&str, Apply); 17] = [
+const VARIABLES: [(&str, Apply); 18] = [
     ("DYN_NAMESPACE", |s, v| put(&mut s.namespace, v)),
     ("DYN_DISCOVERY_BACKEND", |s, v| choice(&mut s.discovery_backend, v)),
     ("DYN_REQUEST_PLANE", |s, v| choice(&mut s.request_plane, v)),
@@ -34,6 +34,10 @@ const VARIABLES: [(&str, Apply); 17] = [
     ("DYN_ZMQ_BROKER_URL", |s, v| put(&mut s.zmq_broker_url, v)),
     ("DYN_ZMQ_BROKER_ENABLED", |s, v| {
         s.zmq_broker_enabled = Some(truth(v)?);
+        Ok(())
+    }),
+    ("DYN_MOCKER_KV_CACHE_TRACE", |s, v| {
+        s.kv_cache_trace = Some(truth(v)?);
         Ok(())
     }),
 ];

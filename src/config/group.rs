@@ -12,7 +12,9 @@ use super::layers::Layered;
 use super::rules::{check_built_in, check_ranges, refused};
 use super::settings::Settings;
 use super::{ConfigError, Group, seconds};
-use crate::engine::{EngineConfig, EngineKind, Fidelity, SglangConfig, Speculation, TimingConfig};
+use crate::engine::{
+    EngineConfig, EngineKind, EvictionBackend, Fidelity, G1Backend, SglangConfig, Speculation, TimingConfig,
+};
 use crate::profile;
 use crate::transport::discovery::EndpointName;
 
@@ -48,6 +50,7 @@ pub(super) fn resolve(index: usize, layered: &Layered) -> Result<Group, ConfigEr
         request_plane: s.request_plane.unwrap_or(RequestPlane::Tcp),
         event_plane: s.event_plane.unwrap_or(EventPlane::Zmq),
         request_codec: s.request_codec.unwrap_or_default(),
+        kv_cache_trace: s.kv_cache_trace.unwrap_or(false),
         engine,
     })
 }
@@ -70,6 +73,7 @@ fn engine(layered: &Layered, s: &Settings) -> Result<EngineConfig, ConfigError> 
         enable_prefix_caching: s.enable_prefix_caching.unwrap_or(true),
         enable_chunked_prefill: s.enable_chunked_prefill.unwrap_or(true),
         preemption_mode: s.preemption_mode.unwrap_or_default(),
+        eviction_backend: eviction_backend(layered, s)?,
         priority_scheduling: s.scheduling_policy == Some(SchedulingPolicy::Priority),
         watermark: zero(s.watermark),
         reserve_full_isl: s.scheduler_reserve_full_isl.unwrap_or(true),
@@ -96,6 +100,22 @@ fn engine(layered: &Layered, s: &Settings) -> Result<EngineConfig, ConfigError> 
         .validate()
         .map_err(|error| ConfigError::Invalid(error.to_string()))?;
     Ok(engine)
+}
+
+/// The KV pool, which has an old and a new name.
+fn eviction_backend(layered: &Layered, s: &Settings) -> Result<EvictionBackend, ConfigError> {
+    match (s.g1_backend, s.eviction_backend) {
+        (None, eviction) => Ok(eviction.unwrap_or_default()),
+        (Some(g1), None) => Ok(g1.eviction()),
+        (Some(g1), Some(eviction)) => {
+            let native = (g1 == G1Backend::Native, eviction == EvictionBackend::Native);
+            if native.0 == native.1 {
+                return Ok(eviction);
+            }
+            let why = "and --eviction-backend contradict each other; leave --g1-backend out";
+            Err(refused(layered, "g1_backend", why))
+        }
+    }
 }
 
 /// Settings that have to fit each other.

@@ -163,6 +163,8 @@ pub struct Group {
     pub event_plane: EventPlane,
     /// Encoding that they ask routers to use.
     pub request_codec: Codec,
+    /// Log every change of a KV cache.
+    pub kv_cache_trace: bool,
     /// One rank's engine. Fields that depend on the model (`max_model_len` not given, `token_ids`) are settled when the
     /// model is known.
     pub engine: EngineConfig,

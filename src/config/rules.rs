@@ -92,7 +92,6 @@ const NOT_BUILT_IN: &[(&str, &str)] = &[
         "trtllm_capacity_scheduler_policy",
         "an admission beyond what is guaranteed",
     ),
-    ("g1_backend", "a choice of block pools"),
     ("aic_perf_model", "the AIC performance model"),
     ("aic_system", "the AIC performance model"),
     ("aic_backend", "the AIC performance model"),
@@ -143,7 +142,6 @@ fn asks_for_nothing(key: &str, value: &Value) -> bool {
         "trtllm_capacity_scheduler_policy" => Some("guaranteed_no_evict"),
         "kv_cache_dtype" => Some("auto"),
         "kv_transfer_timing_mode" => Some("full_prompt"),
-        "g1_backend" => Some("native"),
         _ => None,
     };
     let zero = key.starts_with("num_g") && value.as_u64() == Some(0);

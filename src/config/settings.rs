@@ -7,10 +7,13 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 
 use super::choices::{
-    DisaggregationMode, DiscoveryBackend, EventPlane, Finite, G1Backend, Limit, NatsConnections, Ports, Reasoning,
-    RequestPlane, SchedulingPolicy, TimingModel, TransferTiming, json, table_or_json, word,
+    DisaggregationMode, DiscoveryBackend, EventPlane, Finite, Limit, NatsConnections, Ports, Reasoning, RequestPlane,
+    SchedulingPolicy, TimingModel, TransferTiming, json, table_or_json, word,
 };
-use crate::engine::{CapacityPolicy, EngineKind, Fidelity, PreemptionMode, RadixEviction, Semantics, SglangPolicy};
+use crate::engine::{
+    CapacityPolicy, EngineKind, EvictionBackend, Fidelity, G1Backend, PreemptionMode, RadixEviction, Semantics,
+    SglangPolicy,
+};
 use crate::transport::request_plane::Codec;
 
 /// All settings. Field names are the TOML keys; with dashes they are the flags.
@@ -177,8 +180,13 @@ pub struct Settings {
     #[arg(long, value_name = "POLICY", value_parser = word::<CapacityPolicy>)]
     pub trtllm_capacity_scheduler_policy: Option<CapacityPolicy>,
 
-    /// The peer's pool of GPU blocks.
-    #[arg(long, value_name = "POOL")]
+    /// KV pool and what leaves it first: native (physical copies, least recently used), or the pool of logical blocks
+    /// with lineage (leaves, longest inactive), `lineage_fifo`, lru or `multi_lru` (by use counts) [default: native].
+    #[arg(long, value_name = "BACKEND", value_parser = word::<EvictionBackend>)]
+    pub eviction_backend: Option<EvictionBackend>,
+
+    /// Name of that choice in Dynamo 1.4.2: native, or kvbm (lineage, if --eviction-backend says nothing else).
+    #[arg(long, value_name = "POOL", value_parser = word::<G1Backend>)]
     pub g1_backend: Option<G1Backend>,
 
     /// How long passes take, as JSON: `{"type":"polynomial"}`, `{"type":"fixed","prefill_ms":X,"decode_ms":Y}` or an external
@@ -186,6 +194,10 @@ pub struct Settings {
     #[arg(long, value_name = "JSON", value_parser = json::<TimingModel>)]
     #[serde(default, deserialize_with = "table_or_json")]
     pub timing_model: Option<TimingModel>,
+
+    /// Log every allocation and eviction of KV blocks.
+    #[arg(long, num_args = 0, default_missing_value = "true")]
+    pub kv_cache_trace: Option<bool>,
 
     /// Divide every modelled duration by this; 0: no modelled delay.
     #[arg(long, value_name = "X")]

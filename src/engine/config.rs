@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::answer::TokenSource;
+use super::kv::backend::EvictionBackend;
 use super::timing::Profile;
 
 /// Scheduler family.
@@ -220,6 +221,8 @@ pub struct EngineConfig {
     pub max_num_batched_tokens: Option<u32>,
     /// Prefix cache on.
     pub enable_prefix_caching: bool,
+    /// Pool and eviction order of vLLM's blocks.
+    pub eviction_backend: EvictionBackend,
     /// A prompt may be computed over several passes.
     pub enable_chunked_prefill: bool,
     /// Victim order.
@@ -272,6 +275,7 @@ impl Default for EngineConfig {
             max_num_seqs: Some(256),
             max_num_batched_tokens: Some(8192),
             enable_prefix_caching: true,
+            eviction_backend: EvictionBackend::default(),
             enable_chunked_prefill: true,
             preemption_mode: PreemptionMode::default(),
             priority_scheduling: false,
@@ -318,6 +322,9 @@ impl EngineConfig {
         ];
         if let Some((key, _)) = positive.iter().find(|(_, value)| *value == Some(0)) {
             return Err(ConfigError::Zero(key));
+        }
+        if !self.eviction_backend.accepts_block_size(self.block_size) {
+            return Err(ConfigError::LogicalBlockSize(self.block_size));
         }
         for (key, value) in [
             ("speedup_ratio", self.speedup_ratio),
@@ -374,6 +381,9 @@ impl EngineConfig {
         if self.kind != EngineKind::Sglang {
             return Ok(());
         }
+        if self.eviction_backend != EvictionBackend::Native {
+            return Err(ConfigError::PoolOfSglang);
+        }
         let sglang = &self.sglang;
         let positive = [
             ("sglang.max_prefill_tokens", Some(sglang.max_prefill_tokens)),
@@ -414,6 +424,15 @@ pub enum ConfigError {
     /// A size or limit of nothing.
     #[error("{0} must be positive")]
     Zero(&'static str),
+    /// A pool that this engine does not have.
+    #[error("SGLang keeps its blocks in a radix tree and has no eviction_backend; leave it out")]
+    PoolOfSglang,
+    /// Not a size of logical blocks.
+    #[error(
+        "block_size must be a power of two in 1..=1024 for the eviction backends lineage, lineage_fifo, lru and \
+         multi_lru, got {0}; change it or use --eviction-backend native"
+    )]
+    LogicalBlockSize(u32),
     /// Not a number that durations can be made with.
     #[error("{key} must be finite and non-negative, got {value}")]
     NotARatio {

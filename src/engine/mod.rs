@@ -32,6 +32,8 @@ pub use config::{
 pub use forward::{Forward, Lengths};
 pub use group::{Group, GroupPass};
 pub use handoff::{HandoffFact, HandoffRefused, KvTransfer};
+pub use kv::backend::{EvictionBackend, G1Backend};
+pub use kv::logical::{BlockIdentity, LogicalPool, Registered};
 pub use timing::{DecodeBatch, PassTiming, PrefillBatch, Profile, ProfileError, ProfilePoints};
 
 /// An engine for `config` with the timing model that it names.
@@ -85,8 +87,9 @@ pub trait Engine: Send {
     /// Load right now.
     fn load(&self) -> Load;
 
-    /// Every block that the prefix cache would answer for, parents before children, with its parent. Nothing on decode
-    /// workers, whose cache changes are not published either.
+    /// Every block that the prefix cache would answer for, parents before children, with its parent. With the eviction
+    /// backends `lru` and `multi_lru` a block may outlive its parent. Nothing on decode workers, whose cache changes are
+    /// not published either.
     fn cached_blocks(&self) -> Vec<(Option<SequenceHash>, StoredBlock)>;
 
     /// Drops every unreferenced cached block; returns the events (empty when nothing was cached).
@@ -164,6 +167,8 @@ pub struct Pass {
     pub preempted: Vec<RequestId>,
     /// Cache changes in order; empty with prefix caching off.
     pub kv_events: Vec<KvEvent>,
+    /// What the prefix cache's changes left of the pool, in order; of decode workers too, whose events are not told.
+    pub cache_changes: Vec<CacheChange>,
     /// Load after the pass.
     pub load: Load,
     /// Work of the pass; boxed to keep passes small to move.
@@ -177,8 +182,44 @@ impl Pass {
         self.admissions.clear();
         self.preempted.clear();
         self.kv_events.clear();
+        self.cache_changes.clear();
         *self.forward = Forward::default();
     }
+
+    /// Books the events since the last call, which left the pool with so many blocks.
+    pub(crate) fn note_cache_changes(&mut self, active_blocks: u32, inactive_blocks: u32) {
+        for event in self.kv_events.iter().skip(self.cache_changes.len()) {
+            let kind = match event {
+                KvEvent::Stored { .. } => CacheChangeKind::Allocation,
+                KvEvent::Removed { .. } | KvEvent::Cleared => CacheChangeKind::Eviction,
+            };
+            self.cache_changes.push(CacheChange {
+                kind,
+                active_blocks,
+                inactive_blocks,
+            });
+        }
+    }
+}
+
+/// One change of the prefix cache and the pool right after it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CacheChange {
+    /// What happened.
+    pub kind: CacheChangeKind,
+    /// Blocks in use then.
+    pub active_blocks: u32,
+    /// Cached blocks that nobody used then.
+    pub inactive_blocks: u32,
+}
+
+/// What happened to the prefix cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CacheChangeKind {
+    /// Blocks became visible ([`KvEvent::Stored`]).
+    Allocation,
+    /// Blocks left ([`KvEvent::Removed`], [`KvEvent::Cleared`]).
+    Eviction,
 }
 
 /// A request entered the running batch for the first time, or again after a preemption.

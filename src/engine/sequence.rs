@@ -4,6 +4,7 @@ use crate::block_hash::{BlockHasher, chain};
 use crate::types::{RequestId, SimTime, StoredBlock, Token, Tokens};
 
 use super::answer::{Answer, Generator};
+use super::kv::logical::BlockIdentity;
 use super::kv::pool::BlockTable;
 
 /// A request from submission to its last token.
@@ -93,6 +94,16 @@ impl SequenceHasher {
             sequence.hashes.push(block);
         }
         sequence.hashes[index as usize]
+    }
+
+    /// Block `index` of a sequence, which is full, with its place.
+    pub(crate) fn identity(&mut self, sequence: &mut Sequence, index: u32) -> BlockIdentity {
+        let block = self.block(sequence, index);
+        BlockIdentity {
+            block,
+            parent: (index > 0).then(|| sequence.hashes[index as usize - 1].block_hash),
+            position: index,
+        }
     }
 
     fn hash(&mut self, sequence: &Sequence, index: u32) -> StoredBlock {

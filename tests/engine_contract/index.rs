@@ -42,11 +42,13 @@ impl Index {
         }
     }
 
-    pub(crate) fn assert_equals(&self, cached: &[(Option<SequenceHash>, StoredBlock)]) {
+    /// `orphans`: a block may outlive its parent.
+    pub(crate) fn assert_equals(&self, cached: &[(Option<SequenceHash>, StoredBlock)], orphans: bool) {
+        let listed = |hash| cached.iter().any(|(_, block)| block.block_hash == hash);
         let mut seen = BTreeMap::new();
         for &(parent, block) in cached {
             assert!(
-                parent.is_none_or(|hash| seen.contains_key(&hash)),
+                parent.is_none_or(|hash| seen.contains_key(&hash) || (orphans && !listed(hash))),
                 "parents before children"
             );
             assert!(

@@ -8,8 +8,8 @@ mod load;
 use std::collections::BTreeMap;
 
 use ghostfleet::engine::{
-    CapacityPolicy, Engine, EngineConfig, EngineKind, Fidelity, HandoffFact, Output, OutputDetail, Pass,
-    PreemptionMode, RadixEviction, Rejected, Semantics, SglangConfig, SglangPolicy, Speculation, build,
+    CapacityPolicy, Engine, EngineConfig, EngineKind, EvictionBackend, Fidelity, HandoffFact, Output, OutputDetail,
+    Pass, PreemptionMode, RadixEviction, Rejected, Semantics, SglangConfig, SglangPolicy, Speculation, build,
 };
 use ghostfleet::types::{RequestId, SimTime};
 use index::Index;
@@ -191,7 +191,11 @@ impl Driver {
             self.active.len(),
             "nobody is lost"
         );
-        self.index.assert_equals(&self.engine.cached_blocks());
+        let orphans = matches!(
+            self.config.eviction_backend,
+            EvictionBackend::Lru | EvictionBackend::MultiLru
+        );
+        self.index.assert_equals(&self.engine.cached_blocks(), orphans);
     }
 
     fn assert_empty(&mut self) {
@@ -252,6 +256,7 @@ prop_compose! {
         max_model_len in prop::option::of(20_u32..200),
         enable_prefix_caching in prop::bool::weighted(0.8),
         enable_chunked_prefill in prop::bool::weighted(0.8),
+        eviction_backend in prop::sample::select(EvictionBackend::ALL.to_vec()),
         fifo in any::<bool>(),
         priority_scheduling in any::<bool>(),
         watermark in prop::sample::select(vec![0.0, 0.1]),
@@ -273,6 +278,7 @@ prop_compose! {
             max_num_batched_tokens,
             enable_prefix_caching,
             enable_chunked_prefill,
+            eviction_backend: if kind == EngineKind::Sglang { EvictionBackend::Native } else { eviction_backend },
             preemption_mode: if fifo { PreemptionMode::Fifo } else { PreemptionMode::Lifo },
             priority_scheduling,
             watermark,

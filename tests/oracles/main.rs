@@ -5,6 +5,7 @@
 
 mod cases;
 mod engine;
+mod kvbm_logical;
 mod replay;
 mod sglang_admission;
 mod sglang_keys;

@@ -7,6 +7,7 @@ use super::super::config::{
     CapacityPolicy, EngineConfig, EngineKind, Fidelity, PreemptionMode, Semantics, SglangConfig, SglangPolicy,
     TimingConfig, WorkerRole,
 };
+use super::super::kv::backend::{EvictionBackend, G1Backend};
 use super::nested::speculation;
 use super::{
     ArgsError, Bandwidths, EngineArgs, MemoryFraction, OffloadArgs, Reasoning, TimingSource, TransferArgs,
@@ -90,13 +91,6 @@ pub(super) struct Document {
     _has_perf_model: Option<bool>,
 }
 
-#[derive(Clone, Copy, PartialEq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum G1Backend {
-    Native,
-    Kvbm,
-}
-
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Sglang {
@@ -162,6 +156,7 @@ impl Document {
     fn config(self) -> Result<EngineConfig, ArgsError> {
         let kind = self.engine_type;
         let defaults = EngineConfig::default();
+        let eviction_backend = self.eviction_backend();
         let sglang = self.sglang.unwrap_or_default();
         let block_size = match (kind, self.block_size.filter(|&size| size > 0), sglang.page_size) {
             (EngineKind::Sglang, Some(block), Some(page)) if block != page => {
@@ -191,6 +186,7 @@ impl Document {
             enable_prefix_caching: self.enable_prefix_caching.unwrap_or(true),
             enable_chunked_prefill: self.enable_chunked_prefill.unwrap_or(true),
             preemption_mode: self.preemption_mode.unwrap_or_default(),
+            eviction_backend,
             speedup_ratio: self.speedup_ratio.unwrap_or(1.0),
             decode_speedup_ratio: self.decode_speedup_ratio.unwrap_or(1.0),
             sglang: sglang.config(),
@@ -206,6 +202,16 @@ impl Document {
             timing: TimingConfig::Polynomial,
             ..defaults
         })
+    }
+
+    /// The pool of kvbm-logical if asked for, or if blocks are offloaded; SGLang has no choice.
+    fn eviction_backend(&self) -> EvictionBackend {
+        let offloads = self.num_g2_blocks.is_some_and(|blocks| blocks > 0);
+        let pool = match self.engine_type {
+            EngineKind::Sglang => None,
+            EngineKind::Vllm | EngineKind::Trtllm => self.g1_backend.or(offloads.then_some(G1Backend::Kvbm)),
+        };
+        pool.map_or(EvictionBackend::Native, G1Backend::eviction)
     }
 
     fn offload(&self) -> Result<OffloadArgs, ArgsError> {

@@ -1,3 +1,6 @@
 //! KV caches: which blocks exist, who uses them, which leave first.
 
+pub(crate) mod backend;
+pub(crate) mod logical;
 pub(crate) mod pool;
+pub(crate) mod run;

@@ -19,13 +19,13 @@ const NONE: u32 = u32::MAX;
 
 /// Handle of one cached block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct CopyId(u32);
+pub(crate) struct CopyId(pub(super) u32);
 
 /// Blocks of one request: a cached front part and a private rest.
 #[derive(Debug, Default)]
 pub(crate) struct BlockTable {
-    cached: Vec<CopyId>,
-    private: u32,
+    pub(super) cached: Vec<CopyId>,
+    pub(super) private: u32,
 }
 
 impl BlockTable {

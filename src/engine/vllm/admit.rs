@@ -85,7 +85,8 @@ impl Vllm {
             self.slots[at].set_aside = self.rules.blocks(longest);
             self.promised += self.rules.blocks(longest) - hits;
         }
-        self.take_blocks(at, fresh, pass);
+        let taken = self.take_blocks(at, fresh, pass);
+        debug_assert!(taken, "an admitted request finds its blocks");
         self.compute(at, cached, end, work, pass);
         if end == len {
             self.reach_end(at, len);

@@ -59,12 +59,13 @@ impl Vllm {
             OutputDetail::Milestones => self.emit_milestones(pass),
         }
         pass.outputs.append(&mut self.scratch.rejected);
-        self.retire();
+        self.retire(pass);
         if self.rules.speculates {
             self.settle_bursts();
         }
-        if !self.early_events.is_empty() {
-            pass.kv_events.splice(0..0, self.early_events.drain(..));
+        if !self.unheard.kv_events.is_empty() {
+            pass.kv_events.splice(0..0, self.unheard.kv_events.drain(..));
+            pass.cache_changes.splice(0..0, self.unheard.cache_changes.drain(..));
         }
         self.reserve_pending();
         if self.rules.role == WorkerRole::Decode {
@@ -195,9 +196,17 @@ impl Vllm {
     }
 
     /// Finished requests leave; the next pass finds their blocks free.
-    fn retire(&mut self) {
+    fn retire(&mut self, pass: &mut Pass) {
         let finishing = std::mem::take(&mut self.scratch.finishing);
+        let mut filled = std::mem::take(&mut self.scratch.filled);
+        filled.sort_unstable();
+        let mut next = filled.iter().copied().peekable();
         for &at in &finishing {
+            // Each running request in turn: first the block that its new token completes, then its end.
+            let ordinal = self.slots[at].ordinal;
+            while let Some((_, at, full)) = next.next_if(|&(other, ..)| other <= ordinal) {
+                self.register(at, full, pass);
+            }
             if let Some(index) = self.lanes.find(self.slots[at].ordinal) {
                 self.leave(index);
             }
@@ -210,6 +219,11 @@ impl Vllm {
                 self.ids.remove(&slot.sequence.id);
             }
         }
+        for (_, at, full) in next {
+            self.register(at, full, pass);
+        }
+        filled.clear();
+        self.scratch.filled = filled;
         self.blocked_at = if finishing.is_empty() { self.blocked_at } else { None };
         self.scratch.finishing = finishing;
         self.scratch.finishing.clear();

@@ -54,9 +54,11 @@ impl Vllm {
         slot.sequence.computed = prompt_len;
         self.waiting.put(slot.place, at);
         self.reserved -= 1;
-        let mut unheard = super::Pass::default();
-        self.publish(at, prompt_len / self.rules.block_size, &mut unheard);
-        self.early_events.append(&mut unheard.kv_events);
+        if self.rules.prefix_caching {
+            let mut unheard = std::mem::take(&mut self.unheard);
+            self.register(at, prompt_len / self.rules.block_size, &mut unheard);
+            self.unheard = unheard;
+        }
         self.blocked_at = None;
         true
     }
@@ -103,8 +105,12 @@ impl Vllm {
             slot.phase = Phase::Reserved;
             self.reserved += 1;
             self.pool.adopt(&mut slot.sequence.table, &self.scratch.hits);
-            self.pool
-                .take(&mut slot.sequence.table, wanted - hits, &mut self.early_events);
+            // Not named before the KV is there.
+            let events = &mut self.unheard.kv_events;
+            let taken = self.pool.take(&mut slot.sequence.table, &[], wanted - hits, events);
+            debug_assert!(taken, "a destination is reserved when its blocks fit");
+            self.unheard
+                .note_cache_changes(self.pool.active(), self.pool.inactive());
             self.facts.push(HandoffFact::DestinationReserved {
                 id,
                 transferable_prompt_tokens: (wanted - hits) * self.rules.block_size,

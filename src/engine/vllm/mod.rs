@@ -40,7 +40,10 @@ use super::calendar::{Calendar, Entry};
 use super::config::{EngineConfig, WorkerRole};
 use super::forward::Lengths;
 use super::handoff::{HandoffFact, HandoffRefused};
-use super::kv::pool::{CopyId, EventStyle, KvPool};
+use super::kv::backend::BlockPool;
+use super::kv::logical::BlockIdentity;
+use super::kv::pool::{CopyId, EventStyle};
+use super::kv::run::StoredRun;
 use super::sequence::{Sequence, SequenceHasher};
 use super::slab::Slab;
 use super::timing::{PassClock, PassTiming};
@@ -60,7 +63,7 @@ pub(crate) struct Vllm {
     drafts: u64,
     generator: Generator,
     hasher: SequenceHasher,
-    pool: KvPool,
+    pool: BlockPool,
     slots: Slab<Slot>,
     ids: HashMap<RequestId, u32, IdHash>,
     waiting: Waiting,
@@ -74,7 +77,7 @@ pub(crate) struct Vllm {
     reserved: usize,
     facts: Vec<HandoffFact>,
     /// Cache changes of handoff commands; told with the next pass, before its own.
-    early_events: Vec<KvEvent>,
+    unheard: Pass,
     /// Over decoding requests.
     decoding: Totals,
     queued_prefill: Lengths,
@@ -161,7 +164,12 @@ struct Scratch {
     finishing: Vec<u32>,
     rejected: Vec<Output>,
     hits: Vec<CopyId>,
-    group: Vec<StoredBlock>,
+    /// Full blocks of the request that is about to get blocks.
+    known: Vec<BlockIdentity>,
+    /// Blocks that filled up in this pass and become visible at its end: admission number, slot, full blocks.
+    filled: Vec<(u64, u32, u32)>,
+    /// Blocks of one request that become visible now.
+    run: StoredRun,
 }
 
 /// Fixed hasher for request ids: they are unique and need spreading only.
@@ -225,7 +233,7 @@ impl Vllm {
             drafts: 0,
             generator,
             hasher: SequenceHasher::new(rules.block_size, generator),
-            pool: KvPool::new(rules.usable_blocks, style),
+            pool: BlockPool::new(config.eviction_backend, rules.usable_blocks, style),
             slots: Slab::new(),
             ids: HashMap::default(),
             waiting: Waiting::new(rules.by_priority),
@@ -235,7 +243,7 @@ impl Vllm {
             pending: VecDeque::new(),
             reserved: 0,
             facts: Vec::new(),
-            early_events: Vec::new(),
+            unheard: Pass::default(),
             decoding: Totals::default(),
             queued_prefill: Lengths::default(),
             queued_decode: Lengths::default(),

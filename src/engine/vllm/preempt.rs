@@ -57,6 +57,7 @@ impl Vllm {
         slot.visit = Visit::default();
         self.scratch.joined.retain(|&other| other != at);
         self.scratch.finishing.retain(|&other| other != at);
+        self.scratch.filled.retain(|&(_, other, _)| other != at);
         self.queued_decode.add(slot.sequence.len());
         slot.place = self.waiting.push_again(at, slot.place);
         self.blocked_at = None;

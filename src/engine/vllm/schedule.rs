@@ -3,7 +3,7 @@
 //! Only requests that do more than decode are visited: those with prompt tokens left and those the calendar names. The
 //! others take one token of the budget each, which is arithmetic on list positions.
 
-use crate::types::{FinishReason, KvEvent};
+use crate::types::FinishReason;
 
 use super::super::Pass;
 use super::super::calendar::Entry;
@@ -92,7 +92,7 @@ impl Vllm {
             .rules
             .blocks(end)
             .saturating_sub(self.slots[at].sequence.table.len());
-        while self.pool.available() < needed {
+        while !self.take_blocks(at, needed, pass) {
             let index = self.victim();
             let own = self.lanes[index].ordinal;
             self.preempt(index, work, pass);
@@ -101,7 +101,6 @@ impl Vllm {
             }
             *passed_over += usize::from(own < ordinal);
         }
-        self.take_blocks(at, needed, pass);
         self.compute(at, computed, end, work, pass);
         if end == len {
             self.reach_end(at, len);
@@ -130,11 +129,34 @@ impl Vllm {
         }
     }
 
-    pub(super) fn take_blocks(&mut self, at: u32, blocks: u32, pass: &mut Pass) {
+    /// Gives a request `blocks` more blocks if there are that many.
+    pub(super) fn take_blocks(&mut self, at: u32, blocks: u32, pass: &mut Pass) -> bool {
+        self.name_blocks(at, blocks);
         let slot = &mut self.slots[at];
-        self.promised -= blocks.min(slot.set_aside.saturating_sub(slot.sequence.table.len()));
+        let set_aside = slot.set_aside.saturating_sub(slot.sequence.table.len());
         let table = &mut slot.sequence.table;
-        self.pool.take(table, blocks, &mut pass.kv_events);
+        let taken = self.pool.take(table, &self.scratch.known, blocks, &mut pass.kv_events);
+        if taken {
+            self.promised -= blocks.min(set_aside);
+        }
+        pass.note_cache_changes(self.pool.active(), self.pool.inactive());
+        taken
+    }
+
+    /// Fills `scratch.known` with those of the next `blocks` blocks of a request that a pool which registers blocks before
+    /// they are computed can name: full ones of the prompt, and of the answer where a further token is known.
+    fn name_blocks(&mut self, at: u32, blocks: u32) {
+        self.scratch.known.clear();
+        if !self.pool.is_eager() || !self.rules.prefix_caching {
+            return;
+        }
+        let (_, len) = self.progress(at);
+        let sequence = &mut self.slots[at].sequence;
+        let first = sequence.table.len();
+        let full = sequence.prompt_len().max(len.saturating_sub(1)) / self.rules.block_size;
+        for index in first..full.min(first + blocks) {
+            self.scratch.known.push(self.hasher.identity(sequence, index));
+        }
     }
 
     /// Accounts for the tokens `from..end` of a request: budget, prefill work, blocks that are full now.
@@ -159,26 +181,32 @@ impl Vllm {
         self.publish(at, end / self.rules.block_size, pass);
     }
 
-    /// Makes the first `full` blocks of a request visible, with one event per newly visible run.
+    /// The first `full` blocks of a request are full. They become visible now, or when the pass is over if the pool names
+    /// blocks that fill up while decoding with the token after them.
     pub(super) fn publish(&mut self, at: u32, full: u32, pass: &mut Pass) {
-        if !self.rules.prefix_caching {
+        if !self.rules.prefix_caching || full <= self.slots[at].sequence.table.cached() {
             return;
         }
-        let sequence = &mut self.slots[at].sequence;
-        let mut parent = None;
-        for index in sequence.table.cached()..full {
-            let above = (index > 0).then(|| self.hasher.block(sequence, index - 1).block_hash);
-            let block = self.hasher.block(sequence, index);
-            if !self.pool.publish(&mut sequence.table, block, above) {
-                flush(&mut self.scratch.group, parent, pass);
-                continue;
-            }
-            if self.scratch.group.is_empty() {
-                parent = above;
-            }
-            self.scratch.group.push(block);
+        if self.pool.is_eager() {
+            self.scratch.filled.push((self.slots[at].ordinal, at, full));
+        } else {
+            self.register(at, full, pass);
         }
-        flush(&mut self.scratch.group, parent, pass);
+    }
+
+    /// Makes the first `full` blocks of a request visible, with one event per newly visible run.
+    pub(super) fn register(&mut self, at: u32, full: u32, pass: &mut Pass) {
+        let sequence = &mut self.slots[at].sequence;
+        for index in sequence.table.cached()..full {
+            let identity = self.hasher.identity(sequence, index);
+            if self.pool.publish(&mut sequence.table, identity) {
+                self.scratch.run.push(&identity);
+            } else {
+                self.scratch.run.flush(&mut pass.kv_events);
+            }
+        }
+        self.scratch.run.flush(&mut pass.kv_events);
+        pass.note_cache_changes(self.pool.active(), self.pool.inactive());
     }
 
     /// The request with all `len` tokens scheduled brings a token at the end of this pass.
@@ -271,14 +299,6 @@ impl Vllm {
             work.visited_lanes += 1;
             work.stalled = true;
         }
-    }
-}
-
-fn flush(group: &mut Vec<crate::types::StoredBlock>, parent: Option<crate::types::SequenceHash>, pass: &mut Pass) {
-    if !group.is_empty() {
-        let blocks = group.as_slice().to_vec();
-        group.clear();
-        pass.kv_events.push(KvEvent::Stored { parent, blocks });
     }
 }
 

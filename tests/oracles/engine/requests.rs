@@ -33,9 +33,8 @@ pub(crate) fn check(case_name: &str, case: &Case, args: &serde_json::Value, expe
     } else if args.timing != TimingSource::Engine {
         return;
     }
-    // Not modelled for this release: the second pool, whose duplicates collapse. The peer's speed-up of 0 is 1.
-    let other = args.engine.speedup_ratio == 0.0;
-    if other || case_name.starts_with("evict-kvbm") {
+    // The peer's speed-up of 0 is 1.
+    if args.engine.speedup_ratio == 0.0 {
         return;
     }
     let mut ours: BTreeMap<RequestId, Ours> = BTreeMap::new();
