@@ -105,9 +105,12 @@ on_each_release! {
         // Nobody hears of what is cached now, until the broker is back.
         let owner = crate::prefixes::plant(&fleet, client, 2);
         broker.restart();
-        wait_known(&fleet, client, &[(2, owner)]);
-        let owner = plant_and_index(&fleet, client, 3);
-        assert_eq!(follow_up(&fleet, client, 3, 0), owner);
+        // What fell between the broker's end and its subscriptions is gone, as on any PUB socket; the next event of the
+        // rank shows the gap and the recovery endpoint heals it.
+        let next = crate::prefixes::plant(&fleet, client, 3);
+        wait_known(&fleet, client, &[(2, owner), (3, next)]);
+        let owner = plant_and_index(&fleet, client, 4);
+        assert_eq!(follow_up(&fleet, client, 4, 0), owner);
     }
 
     fn a_broker_is_found_in_discovery(release) {
