@@ -4,6 +4,7 @@
 //! [`transport`] knows bytes and sockets and nothing else; [`cluster`] puts a fleet together from a [`config`].
 
 pub mod actors;
+pub mod admin;
 pub mod block_hash;
 pub mod cli;
 pub mod cluster;

@@ -235,6 +235,24 @@ fn start_screen(config: &Config, settings: &Settings, cluster: &Cluster) -> Stri
             format!("http://{}:{first} .. {last}, one port per worker", config.http_host),
         );
     }
+    if let Some(status) = facts.status {
+        line("status", format!("http://{status}/health, /live, /metrics"));
+    }
+    if let Some(native) = &config.native {
+        let how = if native.connect { "connecting to" } else { "on" };
+        let mut ports = native.ports.iter().flatten();
+        let first = ports.next().copied().unwrap_or_default();
+        let last = ports.next_back().copied().unwrap_or(first);
+        let replay = if native.replay_ports.iter().any(Option::is_some) {
+            ", with replay"
+        } else {
+            ""
+        };
+        line(
+            "vllm events",
+            format!("{how} {}:{first} .. {last}{replay}", native.host),
+        );
+    }
     line(
         "budget",
         format!(

@@ -366,7 +366,6 @@ fn what_this_build_does_not_have_is_refused_and_not_ignored() {
         ["--kv-transfer-bandwidth", "64"],
         ["--prefill-schedule-interval", "2"],
         ["--num-g2-blocks", "1"],
-        ["--zmq-kv-events-ports", "9000"],
         ["--response-replay-trace-path", "answers.jsonl"],
     ] {
         assert_refused(&scene.run(&flags), &[&flags.join(" "), "this build does not have"]);

@@ -85,6 +85,7 @@ impl Worker {
             model: Arc::clone(&tiny().0),
             limits,
             active: Arc::default(),
+            metrics: Arc::new(|| "vllm:num_requests_running 0.0\n".to_owned()),
         };
         let face = Face::bind(SocketAddr::from(([127, 0, 0, 1], 0)), config).unwrap();
         Self {
@@ -1113,6 +1114,7 @@ async fn a_taken_port_is_named() {
         model: Arc::clone(&tiny().0),
         limits: FaceLimits::default(),
         active: Arc::default(),
+        metrics: Arc::new(String::new),
     };
     let error = Face::bind(worker.face.address(), config).unwrap_err().to_string();
     assert!(

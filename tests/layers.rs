@@ -28,7 +28,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "types",
         ],
     ),
-    ("admin", &["actors", "drill", "types"]),
+    ("admin", &["actors", "config", "drill", "types"]),
     (
         "config",
         &["drill", "engine", "model", "profile", "router", "transport", "types"],

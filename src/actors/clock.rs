@@ -23,6 +23,13 @@ impl Clock {
         SimTime::ZERO + self.origin.elapsed()
     }
 
+    /// Unix time in seconds, for an engine's own event stream.
+    pub fn unix_seconds() -> f64 {
+        SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0.0, |span| span.as_secs_f64())
+    }
+
     /// Unix time in milliseconds, for event envelopes.
     pub fn unix_ms() -> u64 {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);

@@ -4,6 +4,7 @@ use actix::prelude::*;
 
 use super::kv_publisher::KvPublisher;
 use super::metrics_reporter::MetricsReporter;
+use super::native_stream::NativeStream;
 use super::rank::Rank;
 use super::registrar::Registrar;
 
@@ -46,4 +47,4 @@ macro_rules! mortal {
     )*};
 }
 
-mortal!(Rank, KvPublisher, MetricsReporter, Registrar);
+mortal!(Rank, KvPublisher, NativeStream, MetricsReporter, Registrar);

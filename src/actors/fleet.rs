@@ -15,9 +15,10 @@ use super::death::{Death, Die};
 use super::liveness::{Cause, Child, Died};
 use super::path::ActorPath;
 use super::plan::{Shared, WorkerPlan};
+use super::rank::Rank;
 use super::registry::{Registry, WorkerEntry, WorkerState};
 use super::supervision::{Restarts, Verdict};
-use super::worker::{Drain, KillChild, StartError, Worker};
+use super::worker::{Drain, KillChild, RanksOf, StartError, Worker};
 use crate::types::{InstanceId, WorkerId};
 
 /// Where the launch stands.
@@ -87,6 +88,9 @@ pub enum CommandError {
     /// The worker is alive.
     #[error("{0} is alive; crash or drain it first")]
     Alive(ActorPath),
+    /// The actor has no KV cache.
+    #[error("{0} has no KV cache; name a worker or a rank, as in w3 or w3/r0")]
+    NoCache(ActorPath),
     /// The incarnation could not be built.
     #[error("cannot restart {path}: {reason}")]
     Start {
@@ -108,6 +112,14 @@ pub struct Kill {
     pub path: ActorPath,
     /// How.
     pub death: Death,
+}
+
+/// Asks for the ranks of a worker, or for one rank.
+#[derive(Message)]
+#[rtype(result = "Result<Vec<Addr<Rank>>, CommandError>")]
+pub struct FindRanks {
+    /// A worker or a rank.
+    pub path: ActorPath,
 }
 
 /// Drain a worker: unlist it, let it finish its streams, let it leave.
@@ -142,7 +154,7 @@ impl Fleet {
     ) -> Self {
         let to_launch = plans.iter().map(|plan| plan.id).collect();
         let workers = plans.into_iter().map(|plan| {
-            let entry = WorkerEntry::new(plan.id, plan.group.name.clone(), plan.group.data_parallel_size);
+            let entry = WorkerEntry::new(plan.id, &plan.group);
             let entry = registry.insert(entry);
             let slot = Slot {
                 plan,
@@ -369,6 +381,29 @@ impl Handler<Kill> for Fleet {
                     Ok(Err(_)) => Err(CommandError::NoSuchActor(path)),
                     Err(_) => Err(CommandError::NotAlive(path)),
                 },
+            }
+        })
+    }
+}
+
+impl Handler<FindRanks> for Fleet {
+    type Result = ResponseFuture<Result<Vec<Addr<Rank>>, CommandError>>;
+
+    fn handle(&mut self, FindRanks { path }: FindRanks, _: &mut Self::Context) -> Self::Result {
+        let rank = match path.child {
+            None => Ok(None),
+            Some(Child::Rank(rank)) => Ok(Some(rank)),
+            Some(Child::Worker(_) | Child::Kv(_) | Child::Native(_) | Child::Metrics | Child::Lease) => {
+                Err(CommandError::NoCache(path))
+            }
+        };
+        let asked = rank.and_then(|rank| Ok((self.alive(path)?.clone(), rank)));
+        Box::pin(async move {
+            let (worker, rank) = asked?;
+            match worker.send(RanksOf(rank)).await {
+                Ok(Ok(ranks)) => Ok(ranks),
+                Ok(Err(_)) => Err(CommandError::NoSuchActor(path)),
+                Err(_) => Err(CommandError::NotAlive(path)),
             }
         })
     }

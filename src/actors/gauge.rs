@@ -128,6 +128,11 @@ impl RankGauge {
         self.requests.fetch_add(1, Relaxed);
     }
 
+    /// Requests taken so far.
+    pub(super) fn requests(&self) -> u64 {
+        self.requests.load(Relaxed)
+    }
+
     pub(super) fn count_pass(&self, tokens: u64) {
         self.passes.fetch_add(1, Relaxed);
         self.tokens.fetch_add(tokens, Relaxed);

@@ -5,11 +5,14 @@
 //! recording are one step, so that an answer never knows less than what was sent. A replacement is a new stream: it
 //! starts from the rank's true blocks under a new publisher id.
 
+use std::sync::Arc;
+
 use actix::prelude::*;
 use bytes::Bytes;
 
 use super::clock::Clock;
 use super::liveness::Liveness;
+use super::recovery::RecoveryCounts;
 use crate::transport::event_plane::EventPublisher;
 use crate::transport::event_plane::journal::Journal;
 use crate::transport::event_plane::recovery;
@@ -23,6 +26,7 @@ const MAILBOX: usize = 256;
 pub struct KvPublisher {
     journal: Journal,
     stream: EventPublisher,
+    counts: Arc<RecoveryCounts>,
     _liveness: Liveness,
 }
 
@@ -36,19 +40,25 @@ pub(super) enum Publish {
     Replace(Vec<(Option<SequenceHash>, StoredBlock)>),
 }
 
-/// A recovery query of a router, still encoded. The answer is one encoded response item.
+/// A recovery query of a router, still encoded. The answer is one encoded response frame, in pieces.
 #[derive(Message)]
-#[rtype(result = "Bytes")]
+#[rtype(result = "Vec<Bytes>")]
 pub(super) struct Recover {
     pub(super) codec: Codec,
     pub(super) body: Bytes,
 }
 
 impl KvPublisher {
-    pub(super) fn new(journal: Journal, stream: EventPublisher, liveness: Liveness) -> Self {
+    pub(super) fn new(
+        journal: Journal,
+        stream: EventPublisher,
+        counts: Arc<RecoveryCounts>,
+        liveness: Liveness,
+    ) -> Self {
         Self {
             journal,
             stream,
+            counts,
             _liveness: liveness,
         }
     }
@@ -90,7 +100,9 @@ impl Handler<Recover> for KvPublisher {
     type Result = MessageResult<Recover>;
 
     fn handle(&mut self, Recover { codec, body }: Recover, _: &mut Self::Context) -> Self::Result {
+        let built = self.journal.dumps_built();
         let response = recovery::answer(&mut self.journal, codec, &body);
-        MessageResult(response.encode_item(codec).into())
+        self.counts.count_dumps(self.journal.dumps_built() - built);
+        MessageResult(response.frame(codec))
     }
 }

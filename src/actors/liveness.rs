@@ -37,6 +37,8 @@ pub enum Child {
     Rank(u32),
     /// A rank's KV publisher.
     Kv(u32),
+    /// A rank's native event stream.
+    Native(u32),
     /// A worker's metrics reporter.
     Metrics,
     /// A worker's registrar.

@@ -5,6 +5,7 @@
 //!   Worker x N     the unit of death: sockets, lease, children            w17
 //!     Rank x DP    owns one engine; the only place where time passes      w17/r0
 //!     KvPublisher x DP   event ids, ring, block tree, recovery answers    w17/r0/kv
+//!     NativeStream x DP  the engine's own event stream, on demand         w17/r0/native
 //!     MetricsReporter    load figures                                     w17/metrics
 //!     Registrar    lease and records in discovery                         w17/lease
 //! ```
@@ -14,6 +15,7 @@
 
 pub mod clock;
 pub mod death;
+pub mod engine_metrics;
 pub mod fleet;
 pub mod gate;
 pub mod gauge;
@@ -21,13 +23,17 @@ pub mod kv_publisher;
 mod kv_trace;
 pub mod liveness;
 pub mod metrics_reporter;
+mod native_feed;
+pub mod native_sockets;
+mod native_stream;
 pub mod path;
 pub mod plan;
 pub mod rank;
 mod records;
-mod recovery;
+pub mod recovery;
 pub mod registrar;
 pub mod registry;
 mod sockets;
 pub mod supervision;
+mod vllm_page;
 pub mod worker;

@@ -1,4 +1,4 @@
-//! Actor paths: `w17`, `w17/r0`, `w17/kv`, `w17/r1/kv`, `w17/metrics`, `w17/lease`. The same in logs, snapshots and
+//! Actor paths: `w17`, `w17/r0`, `w17/kv`, `w17/r1/kv`, `w17/r0/native`, `w17/metrics`, `w17/lease`. The same in logs, snapshots and
 //! commands.
 
 use std::fmt;
@@ -23,6 +23,7 @@ impl fmt::Display for ActorPath {
             None | Some(Child::Worker(_)) => Ok(()),
             Some(Child::Rank(rank)) => write!(f, "/r{rank}"),
             Some(Child::Kv(rank)) => write!(f, "/r{rank}/kv"),
+            Some(Child::Native(rank)) => write!(f, "/r{rank}/native"),
             Some(Child::Metrics) => f.write_str("/metrics"),
             Some(Child::Lease) => f.write_str("/lease"),
         }
@@ -31,7 +32,9 @@ impl fmt::Display for ActorPath {
 
 /// A text that is no actor path.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no actor path; use w<N>, w<N>/r<N>, w<N>/kv, w<N>/r<N>/kv, w<N>/metrics or w<N>/lease")]
+#[error(
+    "{0:?} is no actor path; use w<N>, w<N>/r<N>, w<N>/kv, w<N>/r<N>/kv, w<N>/r<N>/native, w<N>/metrics or w<N>/lease"
+)]
 pub struct PathError(String);
 
 impl FromStr for ActorPath {
@@ -49,6 +52,7 @@ impl FromStr for ActorPath {
             (Some("lease"), None, _) => Some(Child::Lease),
             (Some(rank), None, _) => Some(Child::Rank(number(rank, 'r').ok_or_else(bad)?)),
             (Some(rank), Some("kv"), None) => Some(Child::Kv(number(rank, 'r').ok_or_else(bad)?)),
+            (Some(rank), Some("native"), None) => Some(Child::Native(number(rank, 'r').ok_or_else(bad)?)),
             _ => return Err(bad()),
         };
         Ok(Self {
@@ -64,7 +68,7 @@ mod tests {
 
     #[test]
     fn paths_read_as_they_are_written() {
-        for text in ["w0", "w17/r0", "w17/r1/kv", "w3/metrics", "w3/lease"] {
+        for text in ["w0", "w17/r0", "w17/r1/kv", "w3/r0/native", "w3/metrics", "w3/lease"] {
             assert_eq!(text.parse::<ActorPath>().unwrap().to_string(), text);
         }
         assert_eq!("w3/kv".parse::<ActorPath>().unwrap().child, Some(Child::Kv(0)));

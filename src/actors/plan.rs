@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use serde_json::value::RawValue;
 use tokio::runtime::Handle;
 
@@ -14,6 +15,8 @@ use super::supervision::RestartPolicy;
 use crate::engine::EngineConfig;
 use crate::transport::discovery::{Discovery, EndpointName};
 use crate::transport::event_plane::EventPlane;
+use crate::transport::event_plane::forward_pass::Detail;
+use crate::transport::event_plane::native::Encoding;
 use crate::transport::http::FaceModel;
 use crate::transport::nats::NatsConnector;
 use crate::transport::request_plane::Codec;
@@ -28,6 +31,12 @@ pub struct GroupPlan {
     pub name: String,
     /// Endpoint they serve.
     pub endpoint: EndpointName,
+    /// Name of the model in metrics.
+    pub model_name: Arc<str>,
+    /// Longest sequence in tokens.
+    pub max_model_len: u32,
+    /// How much is told of forward passes.
+    pub forward_passes: Detail,
     /// Ranks per worker.
     pub data_parallel_size: u32,
     /// From registration to the first pass.
@@ -81,6 +90,38 @@ pub struct WorkerPlan {
     pub tcp: Option<SocketAddr>,
     /// HTTP face.
     pub http: Option<SocketAddr>,
+    /// Native event streams of its ranks.
+    pub native: Option<NativePlan>,
+}
+
+/// Native event streams of one worker: rank `r` uses the ports below plus `r`.
+#[derive(Debug, Clone)]
+pub struct NativePlan {
+    /// Where the PUB sockets listen, or whom they connect to.
+    pub events: SocketAddr,
+    /// Connect instead of listening.
+    pub connect: bool,
+    /// Where the replay sockets listen.
+    pub replay: Option<SocketAddr>,
+    /// Whether replayed messages have a topic frame.
+    pub replay_topic: bool,
+    /// Form of the events.
+    pub encoding: Encoding,
+    /// First frame of messages; `{rank}` stands for the rank's number.
+    pub topic: String,
+}
+
+impl NativePlan {
+    /// `base`, moved up by the rank's number.
+    pub(super) fn port_of(base: SocketAddr, rank: u32) -> SocketAddr {
+        let port = u32::from(base.port()).saturating_add(rank);
+        SocketAddr::new(base.ip(), u16::try_from(port).unwrap_or(u16::MAX))
+    }
+
+    /// First frame of a rank's messages.
+    pub(super) fn topic_of(&self, rank: u32) -> Bytes {
+        Bytes::from(self.topic.replace("{rank}", &rank.to_string()))
+    }
 }
 
 /// Shared by all workers of a process.

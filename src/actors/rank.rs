@@ -14,12 +14,16 @@ use actix::prelude::*;
 use rustc_hash::FxHashMap;
 
 use super::clock::Clock;
+use super::engine_metrics::{EngineMetrics, Timeline};
 use super::gauge::RankGauge;
 use super::kv_publisher::{KvPublisher, Publish};
 use super::kv_trace::KvTrace;
 use super::liveness::Liveness;
-use super::metrics_reporter::{LoadChanged, MetricsReporter};
-use crate::engine::{Engine, Output, Pass, Rejected};
+use super::metrics_reporter::{LoadChanged, MetricsReporter, PassRan};
+use super::native_feed::NativeFeed;
+use super::native_stream::NativeStream;
+use crate::engine::{Engine, Forward, Lengths, Output, Pass, Rejected, StoredContent};
+use crate::transport::event_plane::forward_pass::{self, Detail, ForwardPass};
 use crate::transport::intake::{Failure, Submission, TokenSink};
 use crate::types::{DpRank, KvEvent, Load, RequestId, SequenceHash, SimTime, StoredBlock};
 
@@ -32,6 +36,9 @@ const SLICE: u32 = 16;
 /// Lateness up to which passes are chained without a gap; what is beyond is slipped time, counted and reported.
 const MAX_CATCH_UP: Duration = Duration::from_millis(100);
 
+/// With [`Detail::Heartbeat`] a pass is told this often at most.
+const FORWARD_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Everything a rank needs to start.
 pub(super) struct RankParts {
     pub(super) rank: DpRank,
@@ -42,6 +49,11 @@ pub(super) struct RankParts {
     pub(super) gauge: Arc<RankGauge>,
     /// Logs every change of the cache.
     pub(super) trace: Option<KvTrace>,
+    pub(super) metrics: Arc<EngineMetrics>,
+    /// Whether a native event stream is wanted; the engine then records what blocks contain.
+    pub(super) native: bool,
+    /// How much is told of forward passes.
+    pub(super) forward_passes: Detail,
     pub(super) liveness: Liveness,
 }
 
@@ -54,6 +66,7 @@ pub struct Rank {
     started: bool,
     gauge: Arc<RankGauge>,
     trace: Option<KvTrace>,
+    metrics: Arc<EngineMetrics>,
     publisher: Option<Addr<KvPublisher>>,
     reporter: Option<Addr<MetricsReporter>>,
     streams: FxHashMap<RequestId, OpenStream>,
@@ -65,6 +78,10 @@ pub struct Rank {
     /// The publisher missed events and has to take over the whole cache with the next ones.
     resync: bool,
     reported_blocks: Option<u32>,
+    native: Option<NativeFeed>,
+    forward_passes: Detail,
+    /// With [`Detail::Heartbeat`]: when the next pass is told.
+    next_forward: SimTime,
     _liveness: Liveness,
 }
 
@@ -73,13 +90,18 @@ enum Activity {
     /// A request.
     Idle,
     /// The end of a pass.
-    Pass { ends_at: SimTime, timer: SpawnHandle },
+    Pass {
+        ends_at: SimTime,
+        began: SimTime,
+        timer: SpawnHandle,
+    },
     /// Its next turn on the thread.
     Turn,
 }
 
 struct OpenStream {
     sink: Arc<dyn TokenSink>,
+    timeline: Timeline,
     dirty: bool,
     over: bool,
 }
@@ -110,6 +132,16 @@ pub(super) struct Connect {
     pub(super) reporter: Option<Addr<MetricsReporter>>,
 }
 
+/// A (new) native event stream to tell.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(super) struct ConnectNative(pub(super) Addr<NativeStream>);
+
+/// Drop every cached block that no request uses. The answer is how many were dropped.
+#[derive(Message)]
+#[rtype(result = "u64")]
+pub struct ClearCache;
+
 /// Asks for the true content of the prefix cache, parents first.
 #[derive(Message)]
 #[rtype(result = "Vec<(Option<SequenceHash>, StoredBlock)>")]
@@ -125,6 +157,7 @@ impl Rank {
             started: false,
             gauge: parts.gauge,
             trace: parts.trace,
+            metrics: parts.metrics,
             publisher: None,
             reporter: None,
             streams: FxHashMap::default(),
@@ -133,6 +166,9 @@ impl Rank {
             pass: Pass::default(),
             resync: false,
             reported_blocks: None,
+            native: parts.native.then(NativeFeed::default),
+            forward_passes: parts.forward_passes,
+            next_forward: SimTime::ZERO,
             _liveness: parts.liveness,
         }
     }
@@ -150,13 +186,17 @@ impl Rank {
             if ends_at > now {
                 // The timer counts from now; the pass ends where the model says, whenever the timer is set.
                 let timer = ctx.run_later(ends_at.since(now), Self::wake);
-                self.activity = Activity::Pass { ends_at, timer };
+                self.activity = Activity::Pass {
+                    ends_at,
+                    began: start,
+                    timer,
+                };
                 return;
             }
             if ends_at > start {
                 self.gauge.count_lateness(now.since(ends_at));
             }
-            self.complete();
+            self.complete(start, now);
             start = self.next_start(ends_at, now);
         }
         self.activity = Activity::Turn;
@@ -180,7 +220,7 @@ impl Rank {
     /// The running pass is over by the clock: make it so.
     fn wake(&mut self, ctx: &mut Context<Self>) {
         let now = self.clock.now();
-        let Activity::Pass { ends_at, timer } = self.activity else {
+        let Activity::Pass { ends_at, began, timer } = self.activity else {
             return;
         };
         if ends_at > now {
@@ -189,53 +229,94 @@ impl Rank {
         ctx.cancel_future(timer);
         self.activity = Activity::Idle;
         self.gauge.count_lateness(now.since(ends_at));
-        self.complete();
+        self.complete(began, now);
         let start = self.next_start(ends_at, now);
         self.pump(start, ctx);
         self.settle();
     }
 
-    /// Everything that becomes true at the end of a pass.
-    fn complete(&mut self) {
+    /// Everything that becomes true at the end of a pass that began at `began`.
+    fn complete(&mut self, began: SimTime, now: SimTime) {
         let mut pass = std::mem::take(&mut self.pass);
         if let Some(trace) = &self.trace {
             trace.observe(&pass);
         }
         for admission in &pass.admissions {
             if !admission.again
-                && let Some(stream) = self.streams.get(&admission.id)
+                && let Some(stream) = self.streams.get_mut(&admission.id)
             {
                 stream.sink.admitted(admission.cached_tokens);
+                stream.timeline.admitted(admission.cached_tokens, began, &self.metrics);
             }
         }
+        for id in &pass.preempted {
+            if let Some(stream) = self.streams.get_mut(id) {
+                stream.timeline.preempted();
+            }
+        }
+        let metrics = Arc::clone(&self.metrics);
         let mut tokens = 0;
         for output in pass.outputs.drain(..) {
             match output {
                 Output::Token { id, token, finish } => {
                     tokens += 1;
-                    self.say(id, |sink| sink.token(token, finish), finish.is_some());
+                    let say = |stream: &mut OpenStream| {
+                        stream.sink.token(token, finish);
+                        stream.timeline.token(now, &metrics);
+                        if let Some(reason) = finish {
+                            stream.timeline.finished(reason, now, &metrics);
+                        }
+                    };
+                    self.say(id, say, finish.is_some());
                 }
-                Output::Empty { id, finish } => self.say(id, |sink| sink.finished(finish), true),
+                Output::Empty { id, finish } => {
+                    let say = |stream: &mut OpenStream| {
+                        stream.sink.finished(finish);
+                        stream.timeline.finished(finish, now, &metrics);
+                    };
+                    self.say(id, say, true);
+                }
                 Output::Rejected { id, reason } => {
-                    self.say(
-                        id,
-                        |sink| sink.failed(&Failure::InvalidRequest(reason.to_string())),
-                        true,
-                    );
+                    let say = |stream: &mut OpenStream| {
+                        stream.sink.failed(&Failure::InvalidRequest(reason.to_string()));
+                        metrics.count_failed();
+                    };
+                    self.say(id, say, true);
                 }
             }
         }
         self.gauge.count_pass(tokens);
-        self.publish(std::mem::take(&mut pass.kv_events));
+        self.tell_pass(&pass, began, now);
+        let stored = std::mem::take(&mut pass.stored);
+        self.publish(std::mem::take(&mut pass.kv_events), stored);
         self.pass = pass;
     }
 
-    fn say(&mut self, id: RequestId, say: impl FnOnce(&dyn TokenSink), over: bool) {
+    fn tell_pass(&mut self, pass: &Pass, began: SimTime, now: SimTime) {
+        let due = match self.forward_passes {
+            Detail::Off => false,
+            Detail::Heartbeat => now >= self.next_forward,
+            Detail::Full => true,
+        };
+        let (true, Some(reporter)) = (due, &self.reporter) else {
+            return;
+        };
+        self.next_forward = now + FORWARD_INTERVAL;
+        let told = PassRan {
+            rank: self.index,
+            pass: forward_pass(&pass.forward, pass.ends_at.since(began)),
+        };
+        if reporter.try_send(told).is_err() {
+            metrics::counter!("ghostfleet_forward_passes_untold_total").increment(1);
+        }
+    }
+
+    fn say(&mut self, id: RequestId, say: impl FnOnce(&mut OpenStream), over: bool) {
         // Cancelled in the middle of the pass: its outputs are void.
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
         };
-        say(&*stream.sink);
+        say(stream);
         stream.over |= over;
         if !stream.dirty {
             stream.dirty = true;
@@ -243,7 +324,10 @@ impl Rank {
         }
     }
 
-    fn publish(&mut self, events: Vec<KvEvent>) {
+    fn publish(&mut self, events: Vec<KvEvent>, stored: Vec<StoredContent>) {
+        if let Some(native) = &mut self.native {
+            native.publish(&events, stored, || self.engine.cached_blocks());
+        }
         let Some(publisher) = &self.publisher else { return };
         if events.is_empty() {
             return;
@@ -297,13 +381,17 @@ impl Rank {
         self.engine.cancel(id, self.clock.now());
         if let Some(mut stream) = self.streams.remove(&id) {
             stream.over = true;
+            self.metrics.count_aborted();
         }
     }
 
     fn submit(&mut self, Submission { request, sink, .. }: Submission) {
         self.gauge.count_request();
         let id = request.id;
-        if let Err(reason) = self.engine.submit(request, self.clock.now()) {
+        let now = self.clock.now();
+        let timeline = Timeline::new(&request, now);
+        if let Err(reason) = self.engine.submit(request, now) {
+            self.metrics.count_failed();
             let duplicate = matches!(reason, Rejected::Duplicate(_));
             let text = reason.to_string();
             sink.failed(&if duplicate {
@@ -318,6 +406,7 @@ impl Rank {
             id,
             OpenStream {
                 sink,
+                timeline,
                 dirty: false,
                 over: false,
             },
@@ -331,6 +420,26 @@ impl Rank {
             self.pump(self.clock.now(), ctx);
         }
         self.settle();
+    }
+}
+
+/// A pass as planners are told of it.
+fn forward_pass(forward: &Forward, wall_time: Duration) -> ForwardPass {
+    let told = |lengths: &Lengths| forward_pass::Lengths {
+        requests: lengths.requests,
+        tokens: lengths.tokens,
+        variance: lengths.variance(),
+    };
+    ForwardPass {
+        wall_time,
+        prefill: forward_pass::Lengths {
+            tokens: forward.prefill_tokens,
+            ..told(&forward.prefill)
+        },
+        prefill_kv_tokens: forward.prefill_kv_tokens,
+        decode: told(&forward.decode),
+        queued_prefill: told(&forward.queued_prefill),
+        queued_decode: told(&forward.queued_decode),
     }
 }
 
@@ -396,6 +505,33 @@ impl Handler<Connect> for Rank {
             self.reported_blocks = None;
         }
         self.settle();
+    }
+}
+
+impl Handler<ConnectNative> for Rank {
+    type Result = ();
+
+    fn handle(&mut self, ConnectNative(stream): ConnectNative, _: &mut Self::Context) {
+        if let Some(native) = &mut self.native {
+            native.connect(stream, &self.engine.cached_blocks());
+        }
+    }
+}
+
+impl Handler<ClearCache> for Rank {
+    type Result = u64;
+
+    fn handle(&mut self, _: ClearCache, ctx: &mut Self::Context) -> Self::Result {
+        self.wake(ctx);
+        let before = self.engine.load().inactive_blocks;
+        let events = self.engine.clear_cache();
+        // The engine is ahead of the clock by the running pass, whose changes have to be told first.
+        match self.activity {
+            Activity::Pass { .. } => self.pass.kv_events.extend(events),
+            Activity::Idle | Activity::Turn => self.publish(events, Vec::new()),
+        }
+        self.settle();
+        u64::from(before - self.engine.load().inactive_blocks)
     }
 }
 

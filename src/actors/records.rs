@@ -45,16 +45,24 @@ impl Records<'_> {
     pub(super) fn kv_stream(&self, rank: DpRank, stream: &StreamAt) -> Vec<Record> {
         let query = self.endpoint_at(self.query_name(stream.publisher));
         let event_stream = self.event_stream(Topic::KvEvents, stream.publisher);
-        let channel = stream.address.iter().map(|at| Record::event_channel(&event_stream, at));
-        let mut records: Vec<Record> = channel.collect();
+        let mut records = self.channel(Topic::KvEvents, stream);
         records.push(Record::endpoint(&query));
         records.push(Record::event_source(&event_stream, self.instance, rank, Some(&query)));
         records
     }
 
+    /// Channel of the worker's forward passes.
+    pub(super) fn forward_stream(&self, stream: &StreamAt) -> Vec<Record> {
+        self.channel(Topic::ForwardPasses, stream)
+    }
+
     /// Channel of the worker's load figures.
     pub(super) fn metrics_stream(&self, stream: &StreamAt) -> Vec<Record> {
-        let event_stream = self.event_stream(Topic::KvMetrics, stream.publisher);
+        self.channel(Topic::KvMetrics, stream)
+    }
+
+    fn channel(&self, topic: Topic, stream: &StreamAt) -> Vec<Record> {
+        let event_stream = self.event_stream(topic, stream.publisher);
         let channel = stream.address.iter().map(|at| Record::event_channel(&event_stream, at));
         channel.collect()
     }

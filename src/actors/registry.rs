@@ -6,9 +6,13 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use dashmap::DashMap;
 use serde::Serialize;
 
+use super::engine_metrics::EngineMetrics;
 use super::gauge::{Lateness, RankGauge, RankSnapshot};
 use super::liveness::Child;
 use super::path::ActorPath;
+use super::plan::GroupPlan;
+use super::recovery::RecoveryCounts;
+use super::vllm_page::{self, PageRank};
 use crate::transport::request_plane::call_home::generate::StreamCounts;
 use crate::types::WorkerId;
 
@@ -46,27 +50,36 @@ impl WorkerState {
 pub struct WorkerEntry {
     id: WorkerId,
     group: String,
+    model: Arc<str>,
     state: AtomicU8,
     incarnation: AtomicU32,
     instance: AtomicU64,
     restarts: AtomicU64,
     pub(super) streams: Arc<StreamCounts>,
     pub(super) http_requests: Arc<AtomicU32>,
+    pub(super) recovery: Arc<RecoveryCounts>,
     pub(super) gauges: Vec<Arc<RankGauge>>,
+    pub(super) metrics: Vec<Arc<EngineMetrics>>,
 }
 
 impl WorkerEntry {
-    pub(super) fn new(id: WorkerId, group: String, ranks: u32) -> Self {
+    pub(super) fn new(id: WorkerId, group: &GroupPlan) -> Self {
+        let ranks = 0..group.data_parallel_size;
         Self {
             id,
-            group,
+            group: group.name.clone(),
+            model: Arc::clone(&group.model_name),
             state: AtomicU8::new(0),
             incarnation: AtomicU32::new(0),
             instance: AtomicU64::new(0),
             restarts: AtomicU64::new(0),
             streams: Arc::default(),
             http_requests: Arc::default(),
-            gauges: (0..ranks).map(|_| Arc::default()).collect(),
+            recovery: Arc::default(),
+            gauges: ranks.clone().map(|_| Arc::default()).collect(),
+            metrics: ranks
+                .map(|_| Arc::new(EngineMetrics::new(group.max_model_len)))
+                .collect(),
         }
     }
 
@@ -96,6 +109,22 @@ impl WorkerEntry {
             .saturating_add(self.http_requests.load(Relaxed))
     }
 
+    fn page_ranks(&self, label: bool) -> impl Iterator<Item = PageRank> {
+        let ranks = self.gauges.iter().zip(&self.metrics).zip(0..);
+        ranks.map(move |((gauge, metrics), rank)| PageRank {
+            worker: label.then(|| self.id.to_string()),
+            rank,
+            model: Arc::clone(&self.model),
+            gauge: Arc::clone(gauge),
+            metrics: Arc::clone(metrics),
+        })
+    }
+
+    /// vLLM's metrics of this worker, as its own server would show them.
+    pub fn vllm_page(&self) -> String {
+        vllm_page::render(&self.page_ranks(false).collect::<Vec<_>>())
+    }
+
     /// Everything about it now.
     pub fn snapshot(&self) -> WorkerSnapshot {
         let path = |child| ActorPath { worker: self.id, child }.to_string();
@@ -113,6 +142,11 @@ impl WorkerEntry {
             accepted_total: self.streams.accepted.load(Relaxed),
             completed_total: self.streams.completed.load(Relaxed),
             cancelled_total: self.streams.cancelled.load(Relaxed),
+            recovery: RecoverySnapshot {
+                answered_total: self.recovery.answered(),
+                given_up_total: self.recovery.given_up(),
+                dumps_built_total: self.recovery.dumps_built(),
+            },
             ranks: self.gauges.iter().enumerate().map(rank).collect(),
         }
     }
@@ -141,8 +175,21 @@ pub struct WorkerSnapshot {
     pub completed_total: u64,
     /// Streams ended by the client, a fault or an error.
     pub cancelled_total: u64,
+    /// Recovery queries of routers.
+    pub recovery: RecoverySnapshot,
     /// Its ranks.
     pub ranks: Vec<RankSnapshot>,
+}
+
+/// Recovery queries of one worker in a snapshot.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct RecoverySnapshot {
+    /// Answers that were written to their end.
+    pub answered_total: u64,
+    /// Answers whose reader was gone, or stood still for too long.
+    pub given_up_total: u64,
+    /// Times that a whole cache was encoded; routers that ask between two changes share one.
+    pub dumps_built_total: u64,
 }
 
 /// The whole fleet in a snapshot.
@@ -208,12 +255,27 @@ impl Registry {
         self.workers.iter().filter(|entry| entry.state() == state).count()
     }
 
-    /// Everything now.
-    pub fn snapshot(&self) -> FleetSnapshot {
+    fn entries(&self) -> Vec<Arc<WorkerEntry>> {
         let mut entries: Vec<_> = self.workers.iter().map(|entry| Arc::clone(&entry)).collect();
         entries.sort_by_key(|entry| entry.id);
+        entries
+    }
+
+    /// vLLM's metrics of all ranks that have had a request, with the worker's path as a further label.
+    pub fn vllm_page(&self) -> String {
+        let entries = self.entries();
+        let ranks = entries.iter().flat_map(|entry| entry.page_ranks(true));
+        let ranks: Vec<_> = ranks.filter(PageRank::has_served).collect();
+        if ranks.is_empty() {
+            return String::new();
+        }
+        vllm_page::render(&ranks)
+    }
+
+    /// Everything now.
+    pub fn snapshot(&self) -> FleetSnapshot {
         FleetSnapshot {
-            workers: entries.iter().map(|entry| entry.snapshot()).collect(),
+            workers: self.entries().iter().map(|entry| entry.snapshot()).collect(),
         }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::gate::Gate;
 use super::liveness::Child;
+use super::native_sockets::NativeSockets;
 use super::path::ActorPath;
 use super::plan::{PlannedEvents, PlannedRequests, Shared, WorkerPlan};
 use super::registry::WorkerEntry;
@@ -12,7 +13,7 @@ use super::worker::StartError;
 use crate::transport::discovery::record::EventAddress;
 use crate::transport::event_plane::EventPlane;
 use crate::transport::event_plane::zmq::ZmqPublisher;
-use crate::transport::http::{Face, FaceConfig, FaceLimits};
+use crate::transport::http::{Face, FaceConfig, FaceLimits, MetricsPage};
 use crate::transport::intake::Intake;
 use crate::transport::nats::{NatsLink, NatsOutbox, OutboxLimits};
 use crate::transport::request_plane::endpoint::EndpointTable;
@@ -26,6 +27,8 @@ pub(super) struct Sockets {
     pub(super) requests: RequestPlane,
     /// HTTP face.
     pub(super) face: Option<Face>,
+    /// Native event stream of each rank; empty when nobody asked for them.
+    pub(super) native: Vec<NativeSockets>,
     /// By rank; the first also carries the worker's load figures.
     events: Vec<EventPlane>,
     events_are_own: bool,
@@ -39,7 +42,7 @@ impl Sockets {
         plan: &WorkerPlan,
         shared: &Shared,
         gate: &Arc<Gate>,
-        entry: &WorkerEntry,
+        entry: &Arc<WorkerEntry>,
     ) -> Result<Self, StartError> {
         let path = ActorPath {
             worker: plan.id,
@@ -86,14 +89,22 @@ impl Sockets {
                     model: Arc::clone(model),
                     limits: FaceLimits::default(),
                     active: Arc::clone(&entry.http_requests),
+                    metrics: metrics_of(entry),
                 };
                 Some(Face::bind(address, config).map_err(|source| StartError::Http { path, source })?)
             }
             _ => None,
         };
+        let native = match &plan.native {
+            Some(native) => (0..ranks)
+                .map(|rank| NativeSockets::open(plan.id, native, rank, shared))
+                .collect::<Result<_, _>>()?,
+            None => Vec::new(),
+        };
         Ok(Self {
             requests,
             face,
+            native,
             events,
             events_are_own,
             listener,
@@ -117,6 +128,9 @@ impl Sockets {
                 plane.close();
             }
         }
+        for sockets in &self.native {
+            sockets.close();
+        }
     }
 
     /// Ends what is the worker's own as the death of its process does.
@@ -132,7 +146,16 @@ impl Sockets {
                 plane.crash();
             }
         }
+        for sockets in &self.native {
+            sockets.crash();
+        }
     }
+}
+
+/// The page that the HTTP face shows.
+fn metrics_of(entry: &Arc<WorkerEntry>) -> MetricsPage {
+    let entry = Arc::clone(entry);
+    Arc::new(move || entry.vllm_page())
 }
 
 fn open_publisher(plan: &WorkerPlan, rank: u32, shared: &Shared) -> Result<EventPlane, StartError> {

@@ -6,6 +6,7 @@
 //! reset, streams break off, the lease is left to run out. Only [`Drain`] says goodbye.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,10 +18,11 @@ use super::gate::Gate;
 use super::kv_publisher::{KvPublisher, Publish};
 use super::kv_trace::KvTrace;
 use super::liveness::{Cause, Child, Died, Liveness};
-use super::metrics_reporter::MetricsReporter;
+use super::metrics_reporter::{ForwardPasses, MetricsReporter};
+use super::native_stream::{NativeParts, NativeStream};
 use super::path::ActorPath;
 use super::plan::{Shared, WorkerPlan};
-use super::rank::{CachedBlocks, Connect, Rank, RankParts};
+use super::rank::{CachedBlocks, Connect, ConnectNative, Rank, RankParts};
 use super::records::{Records, StreamAt};
 use super::recovery::RecoveryEndpoint;
 use super::registrar::{LeaseNews, Leave, Registrar, Replace, Withdraw};
@@ -29,7 +31,9 @@ use super::sockets::Sockets;
 use super::supervision::{Restarts, Verdict};
 use crate::engine;
 use crate::transport::discovery::{EndpointName, Record};
+use crate::transport::event_plane::forward_pass::Detail;
 use crate::transport::event_plane::journal::Journal;
+use crate::transport::event_plane::native::BatchEncoder;
 use crate::transport::event_plane::topic::Topic;
 use crate::transport::event_plane::{EventPublisher, PublisherId};
 use crate::transport::http::FaceError;
@@ -51,6 +55,18 @@ pub enum StartError {
         path: ActorPath,
         /// Wanted address.
         host: std::net::IpAddr,
+        /// Why not.
+        source: io::Error,
+    },
+    /// No native event or replay socket.
+    #[error(
+        "{path}: cannot listen on {address}: {source}; choose other ports with --zmq-kv-events-ports and --zmq-replay-ports"
+    )]
+    NativeSocket {
+        /// Which stream.
+        path: ActorPath,
+        /// Wanted address.
+        address: SocketAddr,
         /// Why not.
         source: io::Error,
     },
@@ -111,7 +127,7 @@ pub struct Worker {
     liveness: Liveness,
 }
 
-/// A rank and its publisher: restarted one by one.
+/// A rank and its publishers: restarted one by one.
 struct RankSlot {
     rank: DpRank,
     actor: Option<Addr<Rank>>,
@@ -121,11 +137,16 @@ struct RankSlot {
     publisher_id: PublisherId,
     publisher_incarnation: u32,
     publisher_restarts: Restarts,
+    native: Option<Addr<NativeStream>>,
+    native_incarnation: u32,
+    native_restarts: Restarts,
 }
 
 struct ReporterSlot {
     actor: Option<Addr<MetricsReporter>>,
     publisher_id: PublisherId,
+    /// Of the forward passes.
+    forward_id: PublisherId,
     incarnation: u32,
     restarts: Restarts,
 }
@@ -139,6 +160,11 @@ pub(super) struct Drain;
 #[derive(Message)]
 #[rtype(result = "Result<(), NoSuchChild>")]
 pub(super) struct KillChild(pub(super) Child, pub(super) Death);
+
+/// Asks for one rank or for all.
+#[derive(Message)]
+#[rtype(result = "Result<Vec<Addr<Rank>>, NoSuchChild>")]
+pub(super) struct RanksOf(pub(super) Option<u32>);
 
 /// The child is not there (any more).
 #[derive(Debug)]
@@ -184,6 +210,7 @@ impl Worker {
             reporter: ReporterSlot {
                 actor: None,
                 publisher_id: PublisherId::random(),
+                forward_id: PublisherId::random(),
                 incarnation: 0,
                 restarts: Restarts::default(),
             },
@@ -227,10 +254,15 @@ impl Worker {
     }
 
     fn metrics_records(&self) -> Vec<Record> {
-        self.records().metrics_stream(&StreamAt {
-            publisher: self.reporter.publisher_id,
+        let at = |publisher| StreamAt {
+            publisher,
             address: self.sockets.event_address(0, &self.plan, &self.shared),
-        })
+        };
+        let mut records = self.records().metrics_stream(&at(self.reporter.publisher_id));
+        if self.plan.group.forward_passes != Detail::Off {
+            records.extend(self.records().forward_stream(&at(self.reporter.forward_id)));
+        }
+        records
     }
 
     /// Everything that is to be visible: event streams first, then instance and card, so that a router that sees the
@@ -248,10 +280,17 @@ impl Worker {
     fn start_rank(&mut self, index: usize, starts_at: SimTime, ctx: &mut Context<Self>) -> Result<(), StartError> {
         let child = Child::Rank(self.ranks[index].rank.0);
         // The same seed on every rank: a request that migrates goes on with the same tokens.
-        let engine = engine::build(&self.plan.group.engine).map_err(|error| StartError::Engine {
+        let failed = |reason: String| StartError::Engine {
             path: self.path(Some(child)),
-            reason: error.to_string(),
-        })?;
+            reason,
+        };
+        let mut engine = engine::build(&self.plan.group.engine).map_err(|error| failed(error.to_string()))?;
+        let native = !self.sockets.native.is_empty();
+        if native && !engine.record_stored(true) {
+            return Err(failed(
+                "this engine cannot tell the tokens of its blocks; drop --zmq-kv-events-ports".to_owned(),
+            ));
+        }
         let slot = &mut self.ranks[index];
         slot.rank_incarnation += 1;
         let actor = Rank::new(RankParts {
@@ -264,9 +303,15 @@ impl Worker {
                 rank: slot.rank,
                 block_size: self.plan.group.engine.block_size,
             }),
+            metrics: Arc::clone(&self.entry.metrics[index]),
+            native,
+            forward_passes: self.plan.group.forward_passes,
             liveness: Liveness::new(ctx.address().recipient(), child, slot.rank_incarnation),
         })
         .start();
+        if let Some(stream) = &slot.native {
+            actor.do_send(ConnectNative(stream.clone()));
+        }
         actor.do_send(Connect {
             publisher: slot.publisher.clone(),
             reporter: self.reporter.actor.clone(),
@@ -292,6 +337,7 @@ impl Worker {
         let publisher = KvPublisher::new(
             Journal::seeded(self.instance, slot.rank, blocks),
             EventPublisher::new(plane, scope, Topic::KvEvents, slot.publisher_id),
+            Arc::clone(&self.entry.recovery),
             Liveness::new(ctx.address().recipient(), child, slot.publisher_incarnation),
         )
         .start();
@@ -306,19 +352,53 @@ impl Worker {
         let endpoint = RecoveryEndpoint {
             publisher,
             limits: self.shared.recovery_limits.clone(),
+            counts: Arc::clone(&self.entry.recovery),
         };
         let ready = self.sockets.requests.serve(&name, self.instance, Arc::new(endpoint));
         self.unreachable.push(ready);
+    }
+
+    /// A native stream that the rank tells its cache.
+    fn start_native(&mut self, index: usize, ctx: &mut Context<Self>) {
+        let (Some(plan), Some(sockets)) = (&self.plan.native, self.sockets.native.get(index)) else {
+            return;
+        };
+        let slot = &mut self.ranks[index];
+        slot.native_incarnation += 1;
+        let parts = NativeParts {
+            encoder: BatchEncoder {
+                encoding: plan.encoding,
+                block_size: self.plan.group.engine.block_size,
+                rank: slot.rank,
+            },
+            topic: plan.topic_of(slot.rank.0),
+            socket: Arc::clone(&sockets.events),
+            ring: sockets.replay.as_ref().map(|(_, ring)| Arc::clone(ring)),
+            next_sequence: Arc::clone(&sockets.next_sequence),
+        };
+        let child = Child::Native(slot.rank.0);
+        let liveness = Liveness::new(ctx.address().recipient(), child, slot.native_incarnation);
+        let stream = NativeStream::new(parts, liveness).start();
+        if let Some(rank) = &slot.actor {
+            rank.do_send(ConnectNative(stream.clone()));
+        }
+        slot.native = Some(stream);
     }
 
     fn start_reporter(&mut self, ctx: &mut Context<Self>) {
         let plane = self.sockets.events(0);
         self.reporter.incarnation += 1;
         self.reporter.publisher_id = PublisherId::random();
+        self.reporter.forward_id = PublisherId::random();
         let liveness = Liveness::new(ctx.address().recipient(), Child::Metrics, self.reporter.incarnation);
-        let scope = &self.plan.group.endpoint;
+        let group = &self.plan.group;
+        let scope = &group.endpoint;
+        let forward = (group.forward_passes != Detail::Off).then(|| {
+            let stream = EventPublisher::new(plane.clone(), scope, Topic::ForwardPasses, self.reporter.forward_id);
+            ForwardPasses::new(stream, group.data_parallel_size)
+        });
         let stream = EventPublisher::new(plane, scope, Topic::KvMetrics, self.reporter.publisher_id);
-        let reporter = MetricsReporter::new(self.instance, stream, liveness).start();
+        let reporter = MetricsReporter::new(self.instance, stream, forward, liveness).start();
         self.reporter.actor = Some(reporter.clone());
         for rank in self.ranks.iter().filter_map(|slot| slot.actor.as_ref()) {
             rank.do_send(Connect {
@@ -381,6 +461,7 @@ impl Worker {
                 }
             }
             Child::Kv(rank) => self.restart_publisher(rank as usize, ctx),
+            Child::Native(rank) => self.start_native(rank as usize, ctx),
             Child::Metrics => {
                 let old = self.metrics_records();
                 self.start_reporter(ctx);
@@ -450,6 +531,9 @@ impl RankSlot {
             publisher_id: PublisherId::random(),
             publisher_incarnation: 0,
             publisher_restarts: Restarts::default(),
+            native: None,
+            native_incarnation: 0,
+            native_restarts: Restarts::default(),
         }
     }
 }
@@ -467,6 +551,7 @@ impl Actor for Worker {
             if self.publishes_events() {
                 self.start_publisher(index, &[], ctx);
             }
+            self.start_native(index, ctx);
             if let Err(error) = self.start_rank(index, starts_at, ctx) {
                 tracing::error!(%error, "cannot start");
                 return self.give_up(ctx);
@@ -504,6 +589,9 @@ impl Drop for Worker {
             }
             if let Some(publisher) = &slot.publisher {
                 publisher.do_send(Die(Death::Crash));
+            }
+            if let Some(native) = &slot.native {
+                native.do_send(Die(Death::Crash));
             }
         }
         if let Some(reporter) = &self.reporter.actor {
@@ -548,6 +636,13 @@ impl Handler<Died> for Worker {
                     slot.publisher = None;
                 }
                 (slot.publisher_incarnation, &mut slot.publisher_restarts)
+            }
+            Child::Native(rank) => {
+                let slot = &mut self.ranks[rank as usize];
+                if incarnation == slot.native_incarnation {
+                    slot.native = None;
+                }
+                (slot.native_incarnation, &mut slot.native_restarts)
             }
             Child::Metrics => (self.reporter.incarnation, &mut self.reporter.restarts),
             Child::Lease => {
@@ -642,10 +737,28 @@ impl Handler<KillChild> for Worker {
             Child::Kv(rank) => slot(rank)
                 .and_then(|slot| slot.publisher.as_ref())
                 .map(|a| a.do_send(Die(death))),
+            Child::Native(rank) => slot(rank)
+                .and_then(|slot| slot.native.as_ref())
+                .map(|a| a.do_send(Die(death))),
             Child::Metrics => self.reporter.actor.as_ref().map(|a| a.do_send(Die(death))),
             Child::Lease => self.registrar.as_ref().map(|a| a.do_send(Die(death))),
             Child::Worker(_) => None,
         };
         sent.ok_or(NoSuchChild)
+    }
+}
+
+impl Handler<RanksOf> for Worker {
+    type Result = Result<Vec<Addr<Rank>>, NoSuchChild>;
+
+    fn handle(&mut self, RanksOf(rank): RanksOf, _: &mut Self::Context) -> Self::Result {
+        let chosen = |slot: &&RankSlot| rank.is_none_or(|rank| slot.rank.0 == rank);
+        let ranks: Option<Vec<_>> = self
+            .ranks
+            .iter()
+            .filter(chosen)
+            .map(|slot| slot.actor.clone())
+            .collect();
+        ranks.filter(|ranks| !ranks.is_empty()).ok_or(NoSuchChild)
     }
 }

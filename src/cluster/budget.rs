@@ -84,7 +84,11 @@ fn per_worker(config: &Config, group: &Group) -> u64 {
     } else {
         0
     };
+    let native = config.native.as_ref().map_or(0, |native| {
+        1 + u64::from(!native.replay_ports.iter().all(Option::is_none))
+    });
     u64::from(sockets)
+        + u64::from(group.data_parallel_size) * native
         + u64::from(listener)
         + u64::from(config.http_port.is_some())
         + u64::from(own_nats && group.uses_nats())

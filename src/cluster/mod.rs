@@ -16,15 +16,17 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
 use crate::actors::death::Death;
-use crate::actors::fleet::{CommandError, DrainWorker, Fleet, Kill, Launch, Restart, StopAll};
+use crate::actors::fleet::{CommandError, DrainWorker, FindRanks, Fleet, Kill, Launch, Restart, StopAll};
 use crate::actors::path::{ActorPath, PathError};
+use crate::actors::rank::{CachedBlocks, ClearCache, Rank};
 use crate::actors::registry::{FleetSnapshot, Registry};
+use crate::admin::status::{StatusError, StatusServer};
 use crate::config::Config;
 use crate::model::ModelError;
 use crate::transport::discovery::DiscoveryError;
 use crate::transport::nats::NatsError;
 use crate::transport::request_plane::tcp::server::{BindError, TcpServer};
-use crate::types::WorkerId;
+use crate::types::{SequenceHash, StoredBlock, WorkerId};
 
 pub use budget::{Budget, BudgetError};
 
@@ -61,6 +63,9 @@ pub enum StartError {
         /// For how long.
         waited: Duration,
     },
+    /// The status server.
+    #[error(transparent)]
+    Status(#[from] StatusError),
     /// Threads.
     #[error("cannot start threads: {0}")]
     Threads(#[from] std::io::Error),
@@ -82,6 +87,7 @@ impl StartError {
             | Self::Nats(_)
             | Self::NoBroker { .. }
             | Self::Listener(_)
+            | Self::Status(_)
             | Self::Threads(_)
             | Self::Worker(_)
             | Self::Interrupted => false,
@@ -103,6 +109,9 @@ pub enum ControlError {
     Command(#[from] CommandError),
 }
 
+/// Blocks of a prefix cache with their parents, parents first.
+pub type CacheContent = Vec<(Option<SequenceHash>, StoredBlock)>;
+
 /// A running fleet. Dropping it stops everything at once.
 pub struct Cluster {
     fleet: Addr<Fleet>,
@@ -113,6 +122,7 @@ pub struct Cluster {
     thread: Option<JoinHandle<()>>,
     /// The shared request listener; it ends with the cluster.
     _server: Option<TcpServer>,
+    _status: Option<StatusServer>,
     pool: Option<Runtime>,
 }
 
@@ -121,6 +131,8 @@ pub struct Cluster {
 pub struct Facts {
     /// Address of the shared request listener, as advertised.
     pub requests: Option<std::net::SocketAddr>,
+    /// Address of the status server.
+    pub status: Option<std::net::SocketAddr>,
     /// Threads of the fleet.
     pub threads: usize,
     /// Descriptors.
@@ -201,6 +213,39 @@ impl Cluster {
         self.command(Kill { path, death })
     }
 
+    /// Drops every cached block that no request uses, of a worker (`w3`) or a rank (`w3/r0`); how many there were.
+    ///
+    /// # Errors
+    /// [`ControlError`] names the path.
+    pub fn clear_cache(&self, path: &str) -> Result<u64, ControlError> {
+        let blocks = self.ask_ranks(path, || ClearCache)?;
+        Ok(blocks.into_iter().sum())
+    }
+
+    /// True content of the prefix cache of each rank of a worker (`w3`) or of one rank (`w3/r0`): blocks with their
+    /// parents, parents first.
+    ///
+    /// # Errors
+    /// [`ControlError`] names the path.
+    pub fn cached_blocks(&self, path: &str) -> Result<Vec<CacheContent>, ControlError> {
+        self.ask_ranks(path, || CachedBlocks)
+    }
+
+    fn ask_ranks<M>(&self, path: &str, message: impl Fn() -> M) -> Result<Vec<M::Result>, ControlError>
+    where
+        M: Message + Send + 'static,
+        M::Result: Send,
+        Rank: Handler<M>,
+    {
+        let path: ActorPath = path.parse()?;
+        let ranks = self.command(FindRanks { path })?;
+        let answers = ranks.iter().map(|rank| {
+            let answer = self.handle().block_on(rank.send(message()));
+            answer.map_err(|_| CommandError::NotAlive(path).into())
+        });
+        answers.collect()
+    }
+
     /// Unlists a worker, lets it finish its streams and leave. Returns at once; the snapshot shows `draining`, then
     /// `left`.
     ///
@@ -221,9 +266,10 @@ impl Cluster {
         })
     }
 
-    fn command<M>(&self, message: M) -> Result<(), ControlError>
+    fn command<M, T>(&self, message: M) -> Result<T, ControlError>
     where
-        M: Message<Result = Result<(), CommandError>> + Send + 'static,
+        M: Message<Result = Result<T, CommandError>> + Send + 'static,
+        T: Send + 'static,
         Fleet: Handler<M>,
     {
         let answer = self.handle().block_on(self.fleet.send(message));

@@ -13,8 +13,9 @@ use tokio::sync::watch;
 use super::planes::Planes;
 use super::{Budget, Cluster, Facts, StartError};
 use crate::actors::fleet::{Fleet, Launch};
-use crate::actors::plan::{GroupPlan, PlannedEvents, PlannedRequests, Shared, WorkerPlan};
+use crate::actors::plan::{GroupPlan, NativePlan, PlannedEvents, PlannedRequests, Shared, WorkerPlan};
 use crate::actors::registry::Registry;
+use crate::admin::status::StatusServer;
 use crate::config::{Config, Group, Ports};
 use crate::engine::EngineConfig;
 use crate::model::Model;
@@ -67,11 +68,17 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
     ));
     let registry = Arc::new(Registry::default());
     let (launch_sender, launch) = watch::channel(Launch::Starting { registered: 0 });
+    let status = config.status.as_ref().map(|options| {
+        StatusServer::collect();
+        StatusServer::start(options, Arc::clone(&registry), launch.clone(), pool.handle())
+    });
+    let status = status.transpose()?;
     let arbiters = std::thread::available_parallelism()
         .map_or(2, usize::from)
         .clamp(1, MAX_ARBITERS);
     let facts = Facts {
         requests,
+        status: status.as_ref().map(StatusServer::address),
         threads: 1 + arbiters + POOL_THREADS + BLOCKING_THREADS,
         budget,
         model_dir: model.dir.clone(),
@@ -89,6 +96,7 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
         system,
         thread: Some(thread),
         _server: server,
+        _status: status,
         pool: Some(pool),
     })
 }
@@ -163,9 +171,13 @@ fn plan_group(
     };
     let card = RawValue::from_string(card.to_string()).map_err(|error| StartError::Settings(error.to_string()))?;
     let group = group.clone();
+    let (model_name, forward_passes) = (Arc::from(config.model_name.as_str()), config.forward_passes);
     Ok(move |requests, events| GroupPlan {
         name: group.name,
         endpoint: group.endpoint,
+        model_name,
+        max_model_len: engine.max_model_len.unwrap_or(u32::MAX),
+        forward_passes,
         data_parallel_size: group.data_parallel_size,
         startup_time: group.startup_time,
         kv_cache_trace: group.kv_cache_trace,
@@ -219,7 +231,25 @@ fn plan_workers(config: &Config, groups: &[Arc<GroupPlan>]) -> Vec<WorkerPlan> {
                 http: config
                     .http_port
                     .map(|first| SocketAddr::new(config.http_host, port(first))),
+                native: plan_native(config, index),
             }
         })
         .collect()
+}
+
+fn plan_native(config: &Config, worker: u32) -> Option<NativePlan> {
+    let native = config.native.as_ref()?;
+    let at = |ports: &[Option<u16>]| {
+        let port = (*ports.get(worker as usize)?)?;
+        Some(SocketAddr::new(native.host, port))
+    };
+    let topic = native.topic.replace("{worker}", &WorkerId(worker).to_string());
+    Some(NativePlan {
+        events: at(&native.ports)?,
+        connect: native.connect,
+        replay: at(&native.replay_ports),
+        replay_topic: native.replay_topic,
+        encoding: native.encoding,
+        topic: topic.replace("{model}", &config.model_name),
+    })
 }

@@ -59,6 +59,27 @@ pub enum Ports {
     PerWorker,
 }
 
+/// What the status server says while workers are starting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+#[value(rename_all = "lower")]
+pub enum StartingStatus {
+    /// 200.
+    Ready,
+    /// 503.
+    NotReady,
+}
+
+/// How native event sockets meet their reader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum NativeMode {
+    /// They listen, and readers connect.
+    Bind,
+    /// They connect to a reader that listens, as vLLM does for concrete addresses.
+    Connect,
+}
+
 /// Order in which waiting requests are admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]

@@ -3,12 +3,14 @@
 use std::path::Path;
 
 use super::choices::{
-    DisaggregationMode, DiscoveryBackend, EventPlane, External, Finite, Limit, NatsConnections, Ports, RequestPlane,
-    SchedulingPolicy, TimingModel,
+    DisaggregationMode, DiscoveryBackend, EventPlane, External, Finite, Limit, NativeMode, NatsConnections, Ports,
+    RequestPlane, SchedulingPolicy, StartingStatus, TimingModel,
 };
 use super::engine_args;
 use super::settings::Settings;
 use crate::engine::{EngineKind, Fidelity, PreemptionMode, Semantics};
+use crate::transport::event_plane::forward_pass::Detail;
+use crate::transport::event_plane::native::Encoding;
 use crate::transport::request_plane::Codec;
 
 impl Settings {
@@ -144,6 +146,16 @@ impl Settings {
             max_message_size: Some(32 * 1024 * 1024),
             max_open_requests: Some(10_000),
             http_host: Some("127.0.0.1".into()),
+            forward_pass_metrics: Some(Detail::Off),
+            system_port: Some(-1),
+            system_host: Some("127.0.0.1".into()),
+            system_health_path: Some("/health".into()),
+            system_live_path: Some("/live".into()),
+            system_starting_health_status: Some(StartingStatus::NotReady),
+            zmq_kv_events_host: Some("127.0.0.1".into()),
+            zmq_kv_events_mode: Some(NativeMode::Bind),
+            zmq_kv_events_format: Some(Encoding::Map),
+            zmq_replay_frames: Some(5),
             seed: Some(0),
             request_codec: Some(Codec::Msgpack),
             nats_server: Some("nats://localhost:4222".into()),

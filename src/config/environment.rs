@@ -10,7 +10,7 @@ use super::settings::Settings;
 type Apply = fn(&mut Settings, &str) -> Result<(), String>;
 
 /// The peer's variables, by name. Empty values count as unset, as the peer reads them.
-const VARIABLES: [(&str, Apply); 18] = [
+const VARIABLES: [(&str, Apply); 23] = [
     ("DYN_NAMESPACE", |s, v| put(&mut s.namespace, v)),
     ("DYN_DISCOVERY_BACKEND", |s, v| choice(&mut s.discovery_backend, v)),
     ("DYN_REQUEST_PLANE", |s, v| choice(&mut s.request_plane, v)),
@@ -39,6 +39,13 @@ const VARIABLES: [(&str, Apply); 18] = [
     ("DYN_MOCKER_KV_CACHE_TRACE", |s, v| {
         s.kv_cache_trace = Some(truth(v)?);
         Ok(())
+    }),
+    ("DYN_SYSTEM_PORT", |s, v| put(&mut s.system_port, v)),
+    ("DYN_SYSTEM_HOST", |s, v| put(&mut s.system_host, v)),
+    ("DYN_SYSTEM_HEALTH_PATH", |s, v| put(&mut s.system_health_path, v)),
+    ("DYN_SYSTEM_LIVE_PATH", |s, v| put(&mut s.system_live_path, v)),
+    ("DYN_SYSTEM_STARTING_HEALTH_STATUS", |s, v| {
+        choice(&mut s.system_starting_health_status, v)
     }),
 ];
 

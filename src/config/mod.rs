@@ -7,8 +7,10 @@ mod environment;
 mod group;
 mod host;
 pub mod layers;
+pub mod native;
 mod rules;
 pub mod settings;
+mod status;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -18,6 +20,7 @@ use std::time::Duration;
 use crate::engine::EngineConfig;
 use crate::model::HubOptions;
 use crate::transport::discovery::{DiscoveryConfig, EndpointName, EtcdOptions, FileOptions, MemStore};
+use crate::transport::event_plane::forward_pass::Detail;
 use crate::transport::event_plane::zmq::BrokerAddresses;
 use crate::transport::nats::{NatsAuth, NatsOptions, NatsOptionsError};
 use crate::transport::request_plane::Codec;
@@ -25,7 +28,9 @@ use crate::transport::request_plane::Codec;
 use choices::Finite;
 pub use choices::{DiscoveryBackend, EventPlane, NatsConnections, Ports, RequestPlane};
 pub use layers::{ConfigFile, Merged, Origin};
+pub use native::NativeEvents;
 pub use settings::Settings;
+pub use status::StatusConfig;
 
 /// Input that cannot be used. Exit code 2.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -114,6 +119,12 @@ pub struct Config {
     pub http_port: Option<u16>,
     /// Address of HTTP ports.
     pub http_host: IpAddr,
+    /// How much is told of forward passes.
+    pub forward_passes: Detail,
+    /// Status server; `None`: nobody asked for one.
+    pub status: Option<StatusConfig>,
+    /// Native event streams; `None`: nobody asked for them.
+    pub native: Option<NativeEvents>,
     /// Pause between launches.
     pub stagger: Duration,
     /// NATS; `None`: no group uses it.
@@ -195,6 +206,8 @@ impl Config {
             .enumerate()
             .map(|(index, group)| group::resolve(index, group));
         let groups = groups.collect::<Result<Vec<_>, _>>()?;
+        let group_settings = merged.groups.iter().map(layers::Layered::settings);
+        let group_settings = group_settings.collect::<Result<Vec<_>, _>>()?;
         let tcp = host::resolve("--tcp-host / DYN_TCP_RPC_HOST", text(s.tcp_host.as_ref()))?;
         let event = host::resolve("--event-host / DYN_EVENT_PLANE_HOST", text(s.event_host.as_ref()))?;
         let http = host::resolve("--http-host", text(s.http_host.as_ref()))?;
@@ -218,6 +231,9 @@ impl Config {
             event_advertise: event.advertise,
             http_port: s.http_port,
             http_host: http.bind,
+            forward_passes: s.forward_pass_metrics.unwrap_or_default(),
+            status: status::resolve(&s)?,
+            native: native::resolve(&s, &group_settings, &groups)?,
             stagger: stagger(s.stagger_delay.map_or(-1.0, Finite::get), stagger_total)?,
             nats: nats(&s, &groups, environment)?,
             brokers: brokers(&s)?,

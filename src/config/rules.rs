@@ -128,8 +128,6 @@ const NOT_BUILT_IN: &[(&str, &str)] = &[
     ("bandwidth_g3_to_g2_gbps", "the disk tier of the KV cache"),
     ("bandwidth_g2_to_g4_gbps", "the storage tier of the KV cache"),
     ("bandwidth_g4_to_g2_gbps", "the storage tier of the KV cache"),
-    ("zmq_kv_events_ports", "native KV events"),
-    ("zmq_replay_ports", "native KV events"),
     ("reasoning", "reasoning spans"),
     ("response_replay_trace_path", "replay of recorded answers"),
     ("router_queue_policy", "the replay's router"),

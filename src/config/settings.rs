@@ -7,13 +7,15 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 
 use super::choices::{
-    DisaggregationMode, DiscoveryBackend, EventPlane, Finite, Limit, NatsConnections, Ports, Reasoning, RequestPlane,
-    SchedulingPolicy, TimingModel, TransferTiming, json, table_or_json, word,
+    DisaggregationMode, DiscoveryBackend, EventPlane, Finite, Limit, NativeMode, NatsConnections, Ports, Reasoning,
+    RequestPlane, SchedulingPolicy, StartingStatus, TimingModel, TransferTiming, json, table_or_json, word,
 };
 use crate::engine::{
     CapacityPolicy, EngineKind, EvictionBackend, Fidelity, G1Backend, PreemptionMode, RadixEviction, Semantics,
     SglangPolicy,
 };
+use crate::transport::event_plane::forward_pass::Detail;
+use crate::transport::event_plane::native::Encoding;
 use crate::transport::request_plane::Codec;
 
 /// All settings. Field names are the TOML keys; with dashes they are the flags.
@@ -375,11 +377,11 @@ pub struct Settings {
     #[arg(long, value_name = "GBPS")]
     pub bandwidth_g4_to_g2_gbps: Option<Finite>,
 
-    /// Ports of native KV event publishers, one per worker, comma separated.
+    /// Publish each rank's KV events as vLLM does, too: one first port per worker, comma separated; rank r uses port + r.
     #[arg(long, value_name = "PORTS")]
     pub zmq_kv_events_ports: Option<String>,
 
-    /// Ports that replay native KV events, one per worker, comma separated.
+    /// Serve the newest native event batches to readers that missed some: one first port per worker, comma separated.
     #[arg(long, value_name = "PORTS")]
     pub zmq_replay_ports: Option<String>,
 
@@ -474,6 +476,53 @@ pub struct Settings {
     /// Seed of generated tokens and of every random choice.
     #[arg(long, value_name = "SEED")]
     pub seed: Option<u64>,
+
+    /// Address of the native event and replay sockets; with --zmq-kv-events-mode connect the reader's.
+    #[arg(long, value_name = "HOST")]
+    pub zmq_kv_events_host: Option<String>,
+
+    /// Whether native event sockets listen or connect to a reader that does.
+    #[arg(long, value_name = "MODE")]
+    pub zmq_kv_events_mode: Option<NativeMode>,
+
+    /// Native events as maps by field name (vLLM 0.32) or as positional arrays (older vLLM).
+    #[arg(long, value_name = "FORM", value_parser = word::<Encoding>)]
+    pub zmq_kv_events_format: Option<Encoding>,
+
+    /// Topic of native events; {worker}, {rank} and {model} stand for the worker (w3), the rank's number and the model
+    /// name [default: empty].
+    #[arg(long, value_name = "TOPIC")]
+    pub zmq_kv_events_topic: Option<String>,
+
+    /// Frames of a replayed message, the reader's identity included: 5 with the topic (vLLM 0.32), 4 without (older vLLM,
+    /// SGLang).
+    #[arg(long, value_name = "4|5")]
+    pub zmq_replay_frames: Option<u8>,
+
+    /// Publish what forward passes do (topic forward-pass-metrics): off, heartbeat (once a second and rank) or full (every
+    /// pass).
+    #[arg(long, value_name = "DETAIL", value_parser = word::<Detail>)]
+    pub forward_pass_metrics: Option<Detail>,
+
+    /// Port of the status server (`/health`, `/live`, `/metrics`); 0: any free one, -1: none.
+    #[arg(long, value_name = "PORT", allow_negative_numbers = true)]
+    pub system_port: Option<i32>,
+
+    /// Address of the status server.
+    #[arg(long, value_name = "HOST")]
+    pub system_host: Option<String>,
+
+    /// Path of the readiness probe.
+    #[arg(long, value_name = "PATH")]
+    pub system_health_path: Option<String>,
+
+    /// Path of the liveness probe.
+    #[arg(long, value_name = "PATH")]
+    pub system_live_path: Option<String>,
+
+    /// What the readiness probe says while workers are starting.
+    #[arg(long, value_name = "STATUS")]
+    pub system_starting_health_status: Option<StartingStatus>,
 
     /// Name of a group (config file only).
     #[arg(skip)]

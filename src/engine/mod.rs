@@ -22,7 +22,9 @@ mod vllm;
 
 use std::sync::Arc;
 
-use crate::types::{EngineRequest, FinishReason, KvEvent, Load, RequestId, SequenceHash, SimTime, StoredBlock, Token};
+use crate::types::{
+    EngineRequest, FinishReason, HashSalt, KvEvent, Load, RequestId, SequenceHash, SimTime, StoredBlock, Token,
+};
 
 pub use answer::TokenSource;
 pub use config::{
@@ -137,6 +139,13 @@ pub trait Engine: Send {
     /// Chooses how many outputs a pass lists.
     fn set_output_detail(&mut self, detail: OutputDetail);
 
+    /// Turns the record of what stored blocks contain ([`Pass::stored`]) on or off; off costs nothing and is the default.
+    /// Returns whether this engine can keep one.
+    fn record_stored(&mut self, on: bool) -> bool {
+        let _ = on;
+        false
+    }
+
     /// Turns the record that [`Engine::schedule`] reads on or off. Off costs nothing and is the default.
     fn record_schedule(&mut self, on: bool);
 
@@ -169,6 +178,8 @@ pub struct Pass {
     pub kv_events: Vec<KvEvent>,
     /// What the prefix cache's changes left of the pool, in order; of decode workers too, whose events are not told.
     pub cache_changes: Vec<CacheChange>,
+    /// What the blocks of the `Stored` events contain, one per event in order; empty unless [`Engine::record_stored`].
+    pub stored: Vec<StoredContent>,
     /// Load after the pass.
     pub load: Load,
     /// Work of the pass; boxed to keep passes small to move.
@@ -183,6 +194,7 @@ impl Pass {
         self.preempted.clear();
         self.kv_events.clear();
         self.cache_changes.clear();
+        self.stored.clear();
         *self.forward = Forward::default();
     }
 
@@ -220,6 +232,15 @@ pub enum CacheChangeKind {
     Allocation,
     /// Blocks left ([`KvEvent::Removed`], [`KvEvent::Cleared`]).
     Eviction,
+}
+
+/// Content of the blocks of one `Stored` event.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StoredContent {
+    /// Token ids, block after block.
+    pub tokens: Vec<Token>,
+    /// Salt of the sequence that computed them.
+    pub salt: HashSalt,
 }
 
 /// A request entered the running batch for the first time, or again after a preemption.

@@ -1,7 +1,7 @@
 //! One request inside an engine: its tokens, block hashes and block table.
 
 use crate::block_hash::{BlockHasher, chain};
-use crate::types::{RequestId, SimTime, StoredBlock, Token, Tokens};
+use crate::types::{RequestId, SequenceHash, SimTime, StoredBlock, Token, Tokens};
 
 use super::answer::{Answer, Generator};
 use super::kv::logical::BlockIdentity;
@@ -56,6 +56,12 @@ impl Sequence {
         &self.hashes[..count as usize]
     }
 
+    /// Index of a block by its hash, if it has been hashed; the latest are found first.
+    pub(crate) fn find_block(&self, hash: SequenceHash) -> Option<u32> {
+        let index = self.hashes.iter().rposition(|block| block.block_hash == hash)?;
+        u32::try_from(index).ok()
+    }
+
     /// Seed of its block hashes: equal tokens of other salts are other tokens.
     pub(crate) fn hash_seed(&self) -> u64 {
         self.hash_seed
@@ -106,6 +112,17 @@ impl SequenceHasher {
         }
     }
 
+    /// Appends the tokens of block `index` of a sequence, which is full.
+    pub(crate) fn put_tokens(&self, sequence: &Sequence, index: u32, out: &mut Vec<Token>) {
+        let start = index * self.block_size;
+        let end = start + self.block_size;
+        let prompt_len = sequence.prompt_len();
+        let prompt = start.min(prompt_len) as usize..end.min(prompt_len) as usize;
+        out.extend_from_slice(&sequence.prompt[prompt]);
+        let generated = start.max(prompt_len) - prompt_len..end.max(prompt_len) - prompt_len;
+        out.extend(generated.map(|at| sequence.answer.token(self.generator, at)));
+    }
+
     fn hash(&mut self, sequence: &Sequence, index: u32) -> StoredBlock {
         let start = index * self.block_size;
         let end = start + self.block_size;
@@ -114,12 +131,10 @@ impl SequenceHasher {
         let tokens_hash = if end <= prompt_len {
             self.hasher.local(&sequence.prompt[start as usize..end as usize])
         } else {
-            self.mixed.clear();
-            let from_prompt = start.min(prompt_len);
-            self.mixed.extend_from_slice(&sequence.prompt[from_prompt as usize..]);
-            let generated = start.max(prompt_len) - prompt_len..end - prompt_len;
-            self.mixed
-                .extend(generated.map(|at| sequence.answer.token(self.generator, at)));
+            let mut mixed = std::mem::take(&mut self.mixed);
+            mixed.clear();
+            self.put_tokens(sequence, index, &mut mixed);
+            self.mixed = mixed;
             self.hasher.local(&self.mixed)
         };
         let parent = sequence.hashes.last().map(|block| block.block_hash);

@@ -66,10 +66,12 @@ impl Vllm {
         if !self.unheard.kv_events.is_empty() {
             pass.kv_events.splice(0..0, self.unheard.kv_events.drain(..));
             pass.cache_changes.splice(0..0, self.unheard.cache_changes.drain(..));
+            pass.stored.splice(0..0, self.unheard.stored.drain(..));
         }
         self.reserve_pending();
         if self.rules.role == WorkerRole::Decode {
             pass.kv_events.clear();
+            pass.stored.clear();
         }
         self.scratch.joined.clear();
         self.pass += 1;

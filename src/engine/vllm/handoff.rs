@@ -109,8 +109,9 @@ impl Vllm {
             let events = &mut self.unheard.kv_events;
             let taken = self.pool.take(&mut slot.sequence.table, &[], wanted - hits, events);
             debug_assert!(taken, "a destination is reserved when its blocks fit");
-            self.unheard
-                .note_cache_changes(self.pool.active(), self.pool.inactive());
+            let mut unheard = std::mem::take(&mut self.unheard);
+            self.note_changes(at, &mut unheard);
+            self.unheard = unheard;
             self.facts.push(HandoffFact::DestinationReserved {
                 id,
                 transferable_prompt_tokens: (wanted - hits) * self.rules.block_size,

@@ -16,6 +16,7 @@
 //! differ the code asks [`Rules`].
 
 mod admit;
+mod changes;
 #[cfg(test)]
 mod cost;
 mod emit;
@@ -33,7 +34,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 
 use crate::block_hash::salted_seed;
-use crate::types::{EngineRequest, KvEvent, Load, RequestId, SequenceHash, SimTime, StoredBlock};
+use crate::types::{EngineRequest, HashSalt, KvEvent, Load, RequestId, SequenceHash, SimTime, StoredBlock};
 
 use super::answer::{Answer, Generator};
 use super::calendar::{Calendar, Entry};
@@ -92,6 +93,8 @@ pub(crate) struct Vllm {
     detail: OutputDetail,
     /// Tokens scheduled per request in the last pass, when asked for.
     record: Option<Vec<(RequestId, u32)>>,
+    /// Whether passes say what stored blocks contain.
+    record_stored: bool,
     scratch: Scratch,
     /// Visits of the scheduler to single requests.
     #[cfg(test)]
@@ -103,6 +106,7 @@ pub(crate) struct Vllm {
 #[allow(clippy::struct_excessive_bools)] // independent facts, each set and read in one place
 struct Slot {
     sequence: Sequence,
+    salt: HashSalt,
     place: Place,
     phase: Phase,
     admitted_before: bool,
@@ -253,6 +257,7 @@ impl Vllm {
             blocked_at: None,
             detail: OutputDetail::default(),
             record: None,
+            record_stored: false,
             scratch: Scratch::default(),
             #[cfg(test)]
             visits: 0,
@@ -296,6 +301,7 @@ impl Vllm {
             ordinal: 0,
             due: 0,
             visit: Visit::default(),
+            salt: request.salt,
             sequence,
         });
         self.ids.insert(request.id, at);
@@ -457,6 +463,11 @@ impl Engine for Vllm {
 
     fn set_output_detail(&mut self, detail: OutputDetail) {
         self.detail = detail;
+    }
+
+    fn record_stored(&mut self, on: bool) -> bool {
+        self.record_stored = on;
+        true
     }
 
     fn record_schedule(&mut self, on: bool) {

@@ -139,7 +139,7 @@ impl Vllm {
         if taken {
             self.promised -= blocks.min(set_aside);
         }
-        pass.note_cache_changes(self.pool.active(), self.pool.inactive());
+        self.note_changes(at, pass);
         taken
     }
 
@@ -206,7 +206,7 @@ impl Vllm {
             }
         }
         self.scratch.run.flush(&mut pass.kv_events);
-        pass.note_cache_changes(self.pool.active(), self.pool.inactive());
+        self.note_changes(at, pass);
     }
 
     /// The request with all `len` tokens scheduled brings a token at the end of this pass.

@@ -26,6 +26,7 @@ pub struct Journal {
     /// The tree as an encoded array, until it changes. A starting router asks every rank at once, and several routers
     /// may start together.
     dump: Option<Bytes>,
+    dumps_built: u64,
 }
 
 impl Journal {
@@ -38,6 +39,7 @@ impl Journal {
             kept: VecDeque::new(),
             tree: BlockTree::default(),
             dump: None,
+            dumps_built: 0,
         }
     }
 
@@ -54,6 +56,11 @@ impl Journal {
     /// Id of the newest event, 0 before the first.
     pub fn last_event_id(&self) -> u64 {
         self.last_event_id
+    }
+
+    /// How often the whole tree was encoded.
+    pub fn dumps_built(&self) -> u64 {
+        self.dumps_built
     }
 
     /// Blocks announced and not withdrawn.
@@ -147,10 +154,18 @@ impl Journal {
     }
 
     fn dump(&mut self) -> Bytes {
-        let (tree, worker, rank) = (&self.tree, self.worker, self.rank);
-        self.dump
-            .get_or_insert_with(|| Bytes::from(tree.dump(worker, rank)))
-            .clone()
+        let Self {
+            tree,
+            worker,
+            rank,
+            dumps_built,
+            ..
+        } = self;
+        let build = || {
+            *dumps_built += 1;
+            Bytes::from(tree.dump(*worker, *rank))
+        };
+        self.dump.get_or_insert_with(build).clone()
     }
 }
 

@@ -4,19 +4,22 @@
 //! |---|---|
 //! | [`topic`] | what there is to publish |
 //! | [`envelope`] | what surrounds every payload; ZMQ frames |
-//! | [`kv_event`], [`kv_metrics`] | payloads |
+//! | [`kv_event`], [`kv_metrics`], [`forward_pass`] | payloads |
 //! | [`journal`] | event ids, newest events and block tree of one rank |
 //! | [`recovery`] | queries of routers that missed events, and answers |
-//! | [`zmq`] | PUB sockets, listening or connected to brokers |
+//! | [`native`] | the engine's own stream, as vLLM publishes it |
+//! | [`zmq`] | PUB sockets, listening or connected to brokers; ROUTER sockets |
 
 mod block_tree;
 pub mod envelope;
+pub mod forward_pass;
 #[cfg(test)]
 mod golden;
 pub mod journal;
 pub mod kv_event;
 pub mod kv_metrics;
 mod msgpack;
+pub mod native;
 pub mod recovery;
 pub mod topic;
 pub mod zmq;

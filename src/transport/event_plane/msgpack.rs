@@ -30,3 +30,23 @@ pub(super) fn put_array_len(out: &mut Vec<u8>, len: usize) {
     let len = u32::try_from(len).expect("a batch holds fewer than 2^32 elements");
     encode::write_array_len(out, len).expect(MEMORY);
 }
+
+/// Map header for `len` entries; maps of this plane have a handful.
+pub(super) fn put_map_len(out: &mut Vec<u8>, len: u32) {
+    encode::write_map_len(out, len).expect(MEMORY);
+}
+
+pub(super) fn put_nil(out: &mut Vec<u8>) {
+    encode::write_nil(out).expect(MEMORY);
+}
+
+pub(super) fn put_f64(out: &mut Vec<u8>, value: f64) {
+    encode::write_f64(out, value).expect(MEMORY);
+}
+
+pub(super) fn put_optional_str(out: &mut Vec<u8>, text: Option<&str>) {
+    match text {
+        Some(text) => put_str(out, text),
+        None => put_nil(out),
+    }
+}

@@ -30,6 +30,13 @@ pub fn query_endpoint_name(publisher: PublisherId) -> String {
     format!("worker_kv_query_source_{publisher:x}")
 }
 
+/// Around the answer in a data item.
+const ITEM_HEAD: &[u8] = b"\x82\xa4data";
+const ITEM_TAIL: &[u8] = b"\xaecomplete_final\xc2";
+
+/// Before the events of a dump.
+const DUMP_HEAD: &[u8] = b"\x81\xa8TreeDump\x83\xa6events";
+
 /// What a router asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Query {
@@ -137,15 +144,38 @@ impl Response {
     /// The answer as a data item of a response stream: `{"data": answer, "complete_final": false}`.
     pub fn encode_item(&self, codec: Codec) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.size_hint());
-        out.extend_from_slice(b"\x82\xa4data");
+        out.extend_from_slice(ITEM_HEAD);
         self.put(&mut out);
-        out.extend_from_slice(b"\xaecomplete_final\xc2");
+        out.extend_from_slice(ITEM_TAIL);
         in_codec(codec, out)
     }
 
-    /// Appends the frame of that data item, as it goes on a response socket.
-    pub fn write_frame(&self, out: &mut Vec<u8>, codec: Codec) {
-        two_part::write(out, b"", &self.encode_item(codec));
+    /// The frame of that data item, as it goes on a response socket, in pieces: a dump is shared with all who ask for it,
+    /// not copied.
+    pub fn frame(&self, codec: Codec) -> Vec<Bytes> {
+        let (Self::TreeDump { events, .. }, Codec::Msgpack) = (self, codec) else {
+            let item = self.encode_item(codec);
+            let mut frame = Vec::with_capacity(two_part::PREFIX_BYTES + item.len());
+            two_part::write(&mut frame, b"", &item);
+            return vec![Bytes::from(frame)];
+        };
+        let mut head = vec![0; two_part::PREFIX_BYTES];
+        head.extend_from_slice(ITEM_HEAD);
+        head.extend_from_slice(DUMP_HEAD);
+        let mut tail = Vec::with_capacity(64);
+        self.put_dump_tail(&mut tail);
+        tail.extend_from_slice(ITEM_TAIL);
+        let bytes = head.len() - two_part::PREFIX_BYTES + events.len() + tail.len();
+        head[..two_part::PREFIX_BYTES].copy_from_slice(&two_part::prefix(0, bytes));
+        vec![Bytes::from(head), events.clone(), Bytes::from(tail)]
+    }
+
+    fn put_dump_tail(&self, out: &mut Vec<u8>) {
+        if let Self::TreeDump { last_event_id, .. } = self {
+            out.extend_from_slice(b"\xadlast_event_id");
+            put_uint(out, *last_event_id);
+            out.extend_from_slice(b"\xabreset_scope\xa3all");
+        }
     }
 
     fn size_hint(&self) -> usize {
@@ -168,12 +198,10 @@ impl Response {
                 out.extend_from_slice(b"\xadlast_event_id");
                 put_uint(out, *last_event_id);
             }
-            Self::TreeDump { events, last_event_id } => {
-                out.extend_from_slice(b"\x81\xa8TreeDump\x83\xa6events");
+            Self::TreeDump { events, .. } => {
+                out.extend_from_slice(DUMP_HEAD);
                 out.extend_from_slice(events);
-                out.extend_from_slice(b"\xadlast_event_id");
-                put_uint(out, *last_event_id);
-                out.extend_from_slice(b"\xabreset_scope\xa3all");
+                self.put_dump_tail(out);
             }
             Self::TooNew {
                 requested_start,
@@ -277,8 +305,7 @@ mod tests {
             last_event_id: 0,
         };
         assert_eq!(dump.encode_item(Codec::Msgpack), unhex(EMPTY_DUMP_ITEM));
-        let mut frame = Vec::new();
-        dump.write_frame(&mut frame, Codec::Msgpack);
+        let frame = dump.frame(Codec::Msgpack).concat();
         assert_eq!(two_part::split(&frame), Ok((&b""[..], &unhex(EMPTY_DUMP_ITEM)[..])));
     }
 

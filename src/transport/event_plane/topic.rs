@@ -9,6 +9,8 @@ pub enum Topic {
     KvEvents,
     /// Load of a worker's ranks.
     KvMetrics,
+    /// What each forward pass did.
+    ForwardPasses,
 }
 
 impl Topic {
@@ -17,6 +19,7 @@ impl Topic {
         match self {
             Self::KvEvents => "kv-events",
             Self::KvMetrics => "kv_metrics",
+            Self::ForwardPasses => "forward-pass-metrics",
         }
     }
 }

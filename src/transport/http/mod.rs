@@ -8,7 +8,7 @@
 //! | `mailbox` -> `generation` | tokens from the rank -> text per choice, stop strings |
 //! | `answer`, `stream` | shapes of answers and chunks, server-sent events |
 //!
-//! Endpoints: `GET /health`, `/ping`, `/version`, `/load`, `/v1/models`; `POST /v1/completions`, `/v1/chat/completions`,
+//! Endpoints: `GET /health`, `/ping`, `/version`, `/load`, `/metrics`, `/v1/models`; `POST /v1/completions`, `/v1/chat/completions`,
 //! `/tokenize`, `/detokenize`. Every answer carries `x-ghostfleet-worker: <actor path>`. Sampling fields that change
 //! nothing about emulated tokens (`temperature`, `top_p`, ...) are ignored; log probabilities are refused.
 //!
@@ -113,6 +113,9 @@ impl Default for FaceLimits {
     }
 }
 
+/// Makes a page of metrics in Prometheus' text form.
+pub type MetricsPage = Arc<dyn Fn() -> String + Send + Sync>;
+
 /// One worker's face.
 pub struct FaceConfig {
     /// Actor path of the worker, as in `w3`.
@@ -125,6 +128,8 @@ pub struct FaceConfig {
     pub limits: FaceLimits,
     /// Counts the requests in generation.
     pub active: Arc<AtomicU32>,
+    /// The worker's metrics.
+    pub metrics: MetricsPage,
 }
 
 struct FaceState {
@@ -135,6 +140,7 @@ struct FaceState {
     limits: FaceLimits,
     /// Requests in generation.
     active: Arc<AtomicU32>,
+    metrics: MetricsPage,
 }
 
 /// A face that cannot be had.
@@ -181,6 +187,7 @@ impl Face {
             model: config.model,
             limits: config.limits,
             active: Arc::clone(&active),
+            metrics: config.metrics,
         });
         let shutdown = Shutdown::default();
         let connections = TaskTracker::new();

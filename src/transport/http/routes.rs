@@ -80,6 +80,12 @@ async fn route(
         "/version" => Ok(ok(&json!({ "version": model.version }))),
         "/load" => Ok(ok(&json!({ "server_load": state.active.load(Ordering::Relaxed) }))),
         "/v1/models" => Ok(ok(&models(model))),
+        "/metrics" => {
+            let mut answer = Response::new(FaceBody::text((state.metrics)()));
+            let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+            answer.headers_mut().insert(CONTENT_TYPE, kind);
+            Ok(answer)
+        }
         "/v1/completions" => {
             let body: CompletionBody = read(state, body).await?;
             let plan = off_thread(model, body, Plan::completion).await?;
@@ -111,7 +117,7 @@ async fn route(
 /// The one method that a path takes.
 fn method_of(path: &str) -> Option<Method> {
     match path {
-        "/health" | "/ping" | "/version" | "/load" | "/v1/models" => Some(Method::GET),
+        "/health" | "/ping" | "/version" | "/load" | "/metrics" | "/v1/models" => Some(Method::GET),
         "/v1/completions" | "/v1/chat/completions" | "/tokenize" | "/detokenize" => Some(Method::POST),
         _ => None,
     }

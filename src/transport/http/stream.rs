@@ -27,6 +27,10 @@ impl FaceBody {
         Self::Whole(None)
     }
 
+    pub(super) fn text(text: String) -> Self {
+        Self::Whole(Some(text.into()))
+    }
+
     pub(super) fn json(value: &Value) -> Self {
         Self::Whole(Some(value.to_string().into()))
     }

@@ -106,11 +106,17 @@ pub fn split(frame: &[u8]) -> Result<(&[u8], &[u8]), FrameError> {
 /// Appends a frame.
 pub fn write(out: &mut Vec<u8>, header: &[u8], data: &[u8]) {
     out.reserve(PREFIX_BYTES + header.len() + data.len());
-    out.extend_from_slice(&(header.len() as u64).to_be_bytes());
-    out.extend_from_slice(&(data.len() as u64).to_be_bytes());
-    out.extend_from_slice(&[0; 8]);
+    out.extend_from_slice(&prefix(header.len(), data.len()));
     out.extend_from_slice(header);
     out.extend_from_slice(data);
+}
+
+/// Prefix of a frame whose parts have these lengths.
+pub fn prefix(header_bytes: usize, data_bytes: usize) -> [u8; PREFIX_BYTES] {
+    let mut out = [0; PREFIX_BYTES];
+    out[..8].copy_from_slice(&(header_bytes as u64).to_be_bytes());
+    out[8..16].copy_from_slice(&(data_bytes as u64).to_be_bytes());
+    out
 }
 
 /// Appends a data-only frame whose body `body` writes in place, so that nothing is copied.

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use socket2::SockRef;
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
@@ -104,10 +103,9 @@ impl ZmqBrokered {
         let shared = Arc::new(Shared::new(limits));
         for address in &brokers.0 {
             shared
-                .tasks()
-                .spawn_on(keep_connected(address.clone(), Arc::clone(&shared)), runtime);
+                .door
+                .open(keep_connected(address.clone(), Arc::clone(&shared)), runtime);
         }
-        shared.tasks().close();
         Self { shared }
     }
 
@@ -117,7 +115,7 @@ impl ZmqBrokered {
     }
 
     /// Queues a message for every broker that wants its first frame. Callable from any thread; never waits.
-    pub fn send(&self, frames: &[Bytes; 4]) {
+    pub fn send(&self, frames: &[Bytes]) {
         self.shared.send(frames);
     }
 
@@ -133,12 +131,12 @@ impl ZmqBrokered {
 
     /// Ends the connections; what is queued goes out as far as brokers take it in time.
     pub fn close(&self) {
-        self.shared.end();
+        self.shared.door.close();
     }
 
     /// Waits, after `close`, until the connections are gone.
     pub async fn closed(&self) {
-        self.shared.tasks().wait().await;
+        self.shared.door.closed().await;
     }
 }
 
@@ -157,7 +155,7 @@ async fn keep_connected(address: String, shared: Arc<Shared>) {
     let mut told = false;
     loop {
         let connected = tokio::select! {
-            () = shared.ended() => return,
+            () = shared.door.ended() => return,
             connected = timeout(CONNECT_PATIENCE, TcpStream::connect(&address)) => connected,
         };
         let reason = match connected {
@@ -167,17 +165,11 @@ async fn keep_connected(address: String, shared: Arc<Shared>) {
                     told = false;
                 }
                 wait = FIRST_RETRY;
-                let open = shared.count_dialled();
-                let ended = talk(&stream, &shared, &subscriber, &mut member).await;
-                drop(open);
+                shared.door.count_dialled();
+                let talk = async |stream: &TcpStream| talk(stream, &shared, &subscriber, &mut member).await;
+                let ended = shared.door.carry(&stream, talk).await;
                 subscriber.detach();
-                let Err(ended) = ended else {
-                    if shared.is_crashed() {
-                        let _ = SockRef::from(&stream).set_linger(Some(Duration::ZERO));
-                    }
-                    return;
-                };
-                ended.count(&shared);
+                let Err(ended) = ended else { return };
                 ended.to_string()
             }
             Ok(Err(error)) => error.to_string(),
@@ -190,7 +182,7 @@ async fn keep_connected(address: String, shared: Arc<Shared>) {
             told = true;
         }
         tokio::select! {
-            () = shared.ended() => return,
+            () = shared.door.ended() => return,
             () = tokio::time::sleep(wait) => {}
         }
         wait = (wait * 2).min(MAX_RETRY);

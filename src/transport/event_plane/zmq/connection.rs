@@ -2,56 +2,23 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
-use socket2::{SockRef, TcpKeepalive};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tracing::debug;
 
+use super::door::Ended;
 use super::publisher::{Member, Shared};
-use super::session::{Heard, Session, Violation};
+use super::session::{Heard, Role, Session, Violation};
 use super::subscriber::{Subscriber, Wrote};
 use super::wire;
-
-/// Why a connection ended before the publisher did.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Ended {
-    #[error("peer left")]
-    Left,
-    #[error(transparent)]
-    Socket(#[from] io::Error),
-    #[error(transparent)]
-    Violation(#[from] Violation),
-    #[error("no handshake within {0:?}")]
-    Slow(Duration),
-}
 
 /// Runs until the peer leaves, breaks the protocol or the publisher ends.
 pub(super) async fn serve(stream: TcpStream, shared: Arc<Shared>) {
     let subscriber = Arc::new(Subscriber::new());
     let mut member = Member::new(&shared, Arc::clone(&subscriber));
-    let ended = talk(&stream, &shared, &subscriber, &mut member).await;
-    if shared.is_crashed() {
-        // Closing sends a reset, as the end of a killed process with unread data does.
-        let _ = SockRef::from(&stream).set_linger(Some(Duration::ZERO));
-        return;
-    }
-    if let Err(ended) = ended {
-        ended.count(&shared);
-        debug!(peer = ?stream.peer_addr().ok(), reason = %ended, "event subscriber gone");
-    }
-}
-
-impl Ended {
-    pub(super) fn count(&self, shared: &Shared) {
-        match self {
-            Self::Violation(_) => shared.count_malformed(),
-            Self::Slow(_) => shared.count_slow_handshake(),
-            Self::Left | Self::Socket(_) => {}
-        }
-    }
+    let talk = async |stream: &TcpStream| talk(stream, &shared, &subscriber, &mut member).await;
+    shared.door.host(stream, talk).await;
 }
 
 /// One connection, whoever made it, from the greeting to its end. `Ok`: the publisher has ended.
@@ -61,34 +28,26 @@ pub(super) async fn talk(
     subscriber: &Subscriber,
     member: &mut Member<'_>,
 ) -> Result<(), Ended> {
-    prepare(stream)?;
+    let limits = &shared.door.limits;
     let mut connection = Connection {
         stream,
         shared,
-        session: Session::new(&shared.limits),
+        session: Session::new(Role::Publisher, limits),
         member,
         subscriber,
         ready: false,
     };
     subscriber.push_handshake(wire::greeting());
-    let patience = shared.limits.handshake_timeout;
+    let patience = limits.handshake_timeout;
     timeout(patience, connection.run(true))
         .await
         .map_err(|_| Ended::Slow(patience))??;
     connection.run(false).await?;
-    if shared.is_crashed() {
+    if shared.door.is_crashed() {
         return Ok(());
     }
     // What is queued still goes out, as far as the peer takes it in time.
-    timeout(shared.limits.linger, connection.flush())
-        .await
-        .unwrap_or(Ok(()))
-}
-
-fn prepare(stream: &TcpStream) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    // A peer whose machine is gone would hold its queue for ever.
-    SockRef::from(stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(Duration::from_secs(60)))
+    timeout(limits.linger, connection.flush()).await.unwrap_or(Ok(()))
 }
 
 struct Connection<'a, 'member> {
@@ -110,7 +69,7 @@ impl Connection<'_, '_> {
                 Wrote::Blocked | Wrote::Some => Interest::READABLE.add(Interest::WRITABLE),
             };
             tokio::select! {
-                () = self.shared.ended() => return Ok(()),
+                () = self.shared.door.ended() => return Ok(()),
                 ready = self.stream.ready(interest) => {
                     if ready?.is_readable() {
                         self.read()?;
@@ -141,10 +100,10 @@ impl Connection<'_, '_> {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
             Err(error) => return Err(error.into()),
         };
-        let (limits, subscriber, member) = (&self.shared.limits, self.subscriber, &mut *self.member);
+        let (limits, subscriber, member) = (&self.shared.door.limits, self.subscriber, &mut *self.member);
         let (mut ready, mut crowded) = (self.ready, false);
         self.session.receive(&bytes[..read], |heard| match heard {
-            Heard::Greeting => subscriber.push_handshake(wire::ready()),
+            Heard::Greeting => subscriber.push_handshake(wire::ready(Role::Publisher)),
             Heard::Ready => {
                 member.join();
                 ready = true;
@@ -158,6 +117,8 @@ impl Connection<'_, '_> {
                 member.topics_changed();
             }
             Heard::Ping(context) => subscriber.pong(wire::pong(&context)),
+            // XSUB sockets may send messages upstream; a PUB socket does not read them.
+            Heard::Message(_) => {}
         })?;
         self.ready = ready;
         if crowded {

@@ -1,9 +1,10 @@
-//! A ZMQ PUB socket of our own: one descriptor and a few KiB while nobody listens.
+//! ZMQ sockets of our own, PUB and ROUTER: one descriptor and a few KiB while nobody listens.
 //!
-//! Speaks ZMTP 3.0 with the NULL mechanism to SUB and XSUB peers. A listener accepts connections; each one is a task
+//! They speak ZMTP 3.0 with the NULL mechanism. A listener accepts connections; each one is a task
 //! that feeds what the peer says to a [`session`] and writes what its queue holds. Sending puts one shared copy of the
 //! message into the queue of every subscriber that wants it and never waits: a subscriber that does not read fills its
-//! own queue, then loses the newest messages, and nobody else notices.
+//! own queue, then loses the newest messages, and nobody else notices. [`ZmqRouter`] answers requests, one at a time per
+//! connection.
 //!
 //! [`ZmqBrokered`] is the same socket turned round: it connects to the XSUB sides of brokers.
 //!
@@ -11,7 +12,10 @@
 
 mod brokered;
 mod connection;
+mod dial;
+mod door;
 mod publisher;
+mod router;
 mod session;
 mod subscriber;
 mod wire;
@@ -20,6 +24,7 @@ use std::time::Duration;
 
 pub use brokered::{BrokerAddresses, BrokerUrlError, MAX_BROKERS, ZmqBrokered};
 pub use publisher::ZmqPublisher;
+pub use router::{Answer, Service, ZmqRouter};
 
 /// What a publisher grants its peers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

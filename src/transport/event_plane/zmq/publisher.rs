@@ -1,29 +1,20 @@
-//! The publisher: listener, members and counters.
+//! The publisher: members, queues and counters.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use bytes::Bytes;
-use socket2::{Domain, Protocol, Socket, Type};
-use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use tracing::warn;
 
 use super::connection::serve;
+use super::dial;
+use super::door::{Door, accept, listen};
 use super::subscriber::{Subscriber, lock};
 use super::{Limits, ZmqStats, wire};
-
-/// Connections that wait to be accepted; all routers of a cluster may arrive at once.
-const BACKLOG: i32 = 256;
-
-/// Pause after a failed accept: descriptors come back when others close.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A PUB socket. Dropping it closes it.
 pub struct ZmqPublisher {
@@ -39,23 +30,29 @@ impl ZmqPublisher {
 
     /// Listens on `addr` with these limits.
     pub fn bind_with(addr: SocketAddr, limits: Limits, runtime: &Handle) -> io::Result<Self> {
-        let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
-        // A port asked for by number may still be in TIME_WAIT from the incarnation before.
-        socket.set_reuse_address(true)?;
-        socket.bind(&addr.into())?;
-        socket.listen(BACKLOG)?;
-        socket.set_nonblocking(true)?;
-        let entered = runtime.enter();
-        let listener = TcpListener::from_std(socket.into())?;
-        drop(entered);
+        let listener = listen(addr, runtime)?;
         let local_addr = listener.local_addr()?;
         let shared = Arc::new(Shared::new(limits));
-        shared.tasks.spawn_on(accept(listener, Arc::clone(&shared)), runtime);
-        shared.tasks.close();
+        let door = Arc::clone(&shared.door);
+        let serve = {
+            let shared = Arc::clone(&shared);
+            move |stream| serve(stream, Arc::clone(&shared))
+        };
+        shared.door.open(accept(listener, door, serve), runtime);
         Ok(Self { shared, local_addr })
     }
 
-    /// Where it listens.
+    /// Connects to a SUB socket that binds `peer`, and again whenever it comes back; tasks run on `runtime`.
+    pub fn connect(peer: SocketAddr, limits: Limits, runtime: &Handle) -> Self {
+        let shared = Arc::new(Shared::new(limits));
+        shared.door.open(dial::keep(peer, Arc::clone(&shared)), runtime);
+        Self {
+            shared,
+            local_addr: peer,
+        }
+    }
+
+    /// Where it listens, or whom it connects to.
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
     }
@@ -67,7 +64,7 @@ impl ZmqPublisher {
 
     /// Queues a message for every subscriber of its first frame. Callable from any thread; never waits. A subscriber
     /// whose queue is full misses it.
-    pub fn send(&self, frames: &[Bytes; 4]) {
+    pub fn send(&self, frames: &[Bytes]) {
         self.shared.send(frames);
     }
 
@@ -83,18 +80,17 @@ impl ZmqPublisher {
 
     /// Stops listening and ends the connections; what is queued goes out as far as subscribers take it in time.
     pub fn close(&self) {
-        self.shared.end.cancel();
+        self.shared.door.close();
     }
 
     /// Stops listening and resets the connections, as the death of a process does.
     pub fn crash(&self) {
-        self.shared.crashed.store(true, Ordering::Release);
-        self.shared.end.cancel();
+        self.shared.door.crash();
     }
 
     /// Waits, after `close` or `crash`, until port and connections are gone.
     pub async fn closed(&self) {
-        self.shared.tasks.wait().await;
+        self.shared.door.closed().await;
     }
 }
 
@@ -104,23 +100,14 @@ impl Drop for ZmqPublisher {
     }
 }
 
-/// What publisher, listener and connections have in common.
+/// What publisher and connections have in common.
 pub(super) struct Shared {
-    pub(super) limits: Limits,
+    pub(super) door: Arc<Door>,
     /// Peers past their handshake.
     members: Mutex<Vec<Arc<Subscriber>>>,
     /// Members with a subscription: all that `send` looks at when nobody listens.
     subscribers: AtomicUsize,
-    connections: AtomicUsize,
     membership: Notify,
-    end: CancellationToken,
-    crashed: AtomicBool,
-    tasks: TaskTracker,
-    accepted: AtomicU64,
-    refused: AtomicU64,
-    accept_errors: AtomicU64,
-    malformed: AtomicU64,
-    slow_handshakes: AtomicU64,
     queued: AtomicU64,
     dropped: AtomicU64,
 }
@@ -128,33 +115,25 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn new(limits: Limits) -> Self {
         Self {
-            limits,
+            door: Arc::new(Door::new(limits)),
             members: Mutex::default(),
             subscribers: AtomicUsize::new(0),
-            connections: AtomicUsize::new(0),
             membership: Notify::new(),
-            end: CancellationToken::new(),
-            crashed: AtomicBool::new(false),
-            tasks: TaskTracker::new(),
-            accepted: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
-            accept_errors: AtomicU64::new(0),
-            malformed: AtomicU64::new(0),
-            slow_handshakes: AtomicU64::new(0),
             queued: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
         }
     }
 
-    pub(super) fn send(&self, frames: &[Bytes; 4]) {
+    pub(super) fn send(&self, frames: &[Bytes]) {
+        let Some(topic) = frames.first() else { return };
         if self.subscribers.load(Ordering::Relaxed) == 0 {
             return;
         }
         let (mut queued, mut dropped) = (0, 0);
         let mut message = None;
-        for member in lock(&self.members).iter().filter(|member| member.wants(&frames[0])) {
+        for member in lock(&self.members).iter().filter(|member| member.wants(topic)) {
             let message: &Bytes = message.get_or_insert_with(|| wire::message(frames));
-            if member.push(message.clone(), &self.limits) {
+            if member.push(message.clone(), &self.door.limits) {
                 queued += 1;
             } else {
                 dropped += 1;
@@ -187,55 +166,18 @@ impl Shared {
             }
             tokio::select! {
                 () = changed => {}
-                () = self.ended() => return,
+                () = self.door.ended() => return,
             }
         }
     }
 
     pub(super) fn stats(&self) -> ZmqStats {
-        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         ZmqStats {
-            connections: self.connections.load(Ordering::Relaxed),
             subscribers: self.subscribers.load(Ordering::Relaxed),
-            accepted: count(&self.accepted),
-            refused: count(&self.refused),
-            accept_errors: count(&self.accept_errors),
-            malformed: count(&self.malformed),
-            handshake_timeouts: count(&self.slow_handshakes),
-            queued: count(&self.queued),
-            dropped: count(&self.dropped),
+            queued: self.queued.load(Ordering::Relaxed),
+            dropped: self.dropped.load(Ordering::Relaxed),
+            ..self.door.stats()
         }
-    }
-
-    pub(super) fn tasks(&self) -> &TaskTracker {
-        &self.tasks
-    }
-
-    pub(super) fn end(&self) {
-        self.end.cancel();
-    }
-
-    /// Counts a connection that we made, as long as the result lives.
-    pub(super) fn count_dialled(&self) -> impl Drop {
-        self.accepted.fetch_add(1, Ordering::Relaxed);
-        self.connections.fetch_add(1, Ordering::Relaxed);
-        Open(self)
-    }
-
-    pub(super) async fn ended(&self) {
-        self.end.cancelled().await;
-    }
-
-    pub(super) fn is_crashed(&self) -> bool {
-        self.crashed.load(Ordering::Acquire)
-    }
-
-    pub(super) fn count_malformed(&self) {
-        self.malformed.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn count_slow_handshake(&self) {
-        self.slow_handshakes.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -284,46 +226,5 @@ impl Drop for Member<'_> {
         lock(&self.shared.members).retain(|member| !Arc::ptr_eq(member, &self.subscriber));
         self.set_subscribes(false);
         self.shared.membership.notify_waiters();
-    }
-}
-
-async fn accept(listener: TcpListener, shared: Arc<Shared>) {
-    loop {
-        let accepted = tokio::select! {
-            () = shared.ended() => return,
-            accepted = listener.accept() => accepted,
-        };
-        match accepted {
-            Ok((stream, _)) if shared.connections.load(Ordering::Relaxed) < shared.limits.connections => {
-                shared.accepted.fetch_add(1, Ordering::Relaxed);
-                shared.connections.fetch_add(1, Ordering::Relaxed);
-                let owner = Arc::clone(&shared);
-                shared.tasks.spawn(async move {
-                    let _open = Open(&owner);
-                    serve(stream, Arc::clone(&owner)).await;
-                });
-            }
-            Ok(_) => {
-                shared.refused.fetch_add(1, Ordering::Relaxed);
-            }
-            Err(error) => {
-                if shared.accept_errors.fetch_add(1, Ordering::Relaxed) == 0 {
-                    warn!(%error, "event publisher cannot accept a subscriber; it goes on trying");
-                }
-                tokio::select! {
-                    () = shared.ended() => return,
-                    () = tokio::time::sleep(ACCEPT_PAUSE) => {}
-                }
-            }
-        }
-    }
-}
-
-/// Counts a connection as long as its task lives.
-struct Open<'a>(&'a Shared);
-
-impl Drop for Open<'_> {
-    fn drop(&mut self) {
-        self.0.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }

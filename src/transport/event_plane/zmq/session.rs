@@ -3,6 +3,36 @@
 use super::Limits;
 use super::wire::{COMMAND, GREETING_BYTES, LONG, MORE, check_greeting, property, split_command};
 
+/// Which socket of ours the peer talks to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// PUB: peers subscribe.
+    Publisher,
+    /// ROUTER: peers send messages.
+    Router,
+}
+
+impl Role {
+    /// Socket types that may connect.
+    fn accepts(self, kind: &[u8]) -> bool {
+        match self {
+            Self::Publisher => matches!(kind, b"SUB" | b"XSUB"),
+            Self::Router => matches!(kind, b"DEALER" | b"REQ" | b"ROUTER"),
+        }
+    }
+
+    /// What the peer should have connected.
+    fn wanted(self) -> &'static str {
+        match self {
+            Self::Publisher => "SUB or XSUB",
+            Self::Router => "DEALER or REQ",
+        }
+    }
+}
+
+/// Most frames of a message that somebody reads.
+const MESSAGE_FRAMES: usize = 8;
+
 /// What the connection has to do about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Heard {
@@ -16,6 +46,8 @@ pub(super) enum Heard {
     Cancel(Vec<u8>),
     /// Answer with a PONG of this context.
     Ping(Vec<u8>),
+    /// A whole message, frame by frame; ROUTER only.
+    Message(Vec<Vec<u8>>),
 }
 
 /// Why a peer is dropped.
@@ -25,14 +57,16 @@ pub(super) enum Violation {
     Greeting(&'static str),
     #[error("frame flags {0:#04x} are not ZMTP 3")]
     Flags(u8),
-    #[error("frame of {size} bytes exceeds the {limit} that a subscriber may send")]
+    #[error("frame of {size} bytes exceeds the {limit} that a peer may send")]
     TooLarge { size: u64, limit: usize },
     #[error("command has no name")]
     Command,
     #[error("peer did not say READY")]
     NotReady,
-    #[error("socket type {0:?} cannot subscribe; connect a SUB or XSUB socket")]
-    SocketType(String),
+    #[error("socket type {0:?} does not fit; connect a {1} socket")]
+    SocketType(String, &'static str),
+    #[error("message of more than {0} frames")]
+    Frames(usize),
     #[error("peer reports: {0}")]
     Reported(String),
     #[error("more than {0} subscriptions")]
@@ -47,11 +81,14 @@ enum Phase {
 
 /// One peer's side of a connection.
 pub(super) struct Session {
+    role: Role,
     phase: Phase,
     /// Start of a greeting or frame that is not complete; bounded by the frame limit.
     partial: Vec<u8>,
-    /// Inside a message of several frames, none of which a subscriber has reason to send.
+    /// Inside a message of several frames; a subscriber has no reason to send one.
     in_message: bool,
+    /// Its frames so far; ROUTER only.
+    message: Vec<Vec<u8>>,
     frame_limit: usize,
 }
 
@@ -63,8 +100,10 @@ struct Frame<'a> {
 }
 
 impl Session {
-    pub(super) fn new(limits: &Limits) -> Self {
+    pub(super) fn new(role: Role, limits: &Limits) -> Self {
         Self {
+            role,
+            message: Vec::new(),
             phase: Phase::Greeting,
             partial: Vec::new(),
             in_message: false,
@@ -141,6 +180,13 @@ impl Session {
         }
         let alone = !self.in_message && flags & MORE == 0;
         self.in_message = flags & MORE != 0;
+        if self.role == Role::Router {
+            if self.message.len() == MESSAGE_FRAMES {
+                return Err(Violation::Frames(MESSAGE_FRAMES));
+            }
+            self.message.push(body.to_vec());
+            return Ok((!self.in_message).then(|| Heard::Message(std::mem::take(&mut self.message))));
+        }
         Ok(match body.split_first() {
             Some((1, topic)) if alone => Some(Heard::Subscribe(topic.to_vec())),
             Some((0, topic)) if alone => Some(Heard::Cancel(topic.to_vec())),
@@ -157,8 +203,9 @@ impl Session {
             }
             (Phase::Handshake, b"READY") => {
                 let kind = property(data, "Socket-Type").unwrap_or_default();
-                if !matches!(kind, b"SUB" | b"XSUB") {
-                    return Err(Violation::SocketType(String::from_utf8_lossy(kind).into_owned()));
+                if !self.role.accepts(kind) {
+                    let kind = String::from_utf8_lossy(kind).into_owned();
+                    return Err(Violation::SocketType(kind, self.role.wanted()));
                 }
                 self.phase = Phase::Open;
                 Ok(Some(Heard::Ready))
@@ -189,7 +236,7 @@ mod tests {
     }
 
     fn session() -> Session {
-        Session::new(&Limits::default())
+        Session::new(Role::Publisher, &Limits::default())
     }
 
     fn open() -> Session {
@@ -284,12 +331,25 @@ mod tests {
         assert_eq!(after_greeting(b"\x40\0"), Err(Violation::Flags(0x40)));
         assert_eq!(
             after_greeting(b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\x03PUB"),
-            Err(Violation::SocketType("PUB".to_owned()))
+            Err(Violation::SocketType("PUB".to_owned(), "SUB or XSUB"))
         );
         assert_eq!(
             after_greeting(&command("ERROR", b"\x04nope")),
             Err(Violation::Reported("nope".to_owned()))
         );
+    }
+
+    #[test]
+    fn a_router_hears_whole_messages_of_bounded_length() {
+        let mut session = Session::new(Role::Router, &Limits::default());
+        let ready = b"\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06DEALER";
+        let heard = hear(&mut session, &[&greeting()[..], ready].concat());
+        assert_eq!(heard, Ok(vec![Heard::Greeting, Heard::Ready]));
+        assert_eq!(hear(&mut session, b"\x01\0"), Ok(Vec::new()));
+        let message = Heard::Message(vec![Vec::new(), b"ab".to_vec()]);
+        assert_eq!(hear(&mut session, b"\0\x02ab"), Ok(vec![message]));
+        let endless = b"\x01\0".repeat(9);
+        assert_eq!(hear(&mut session, &endless), Err(Violation::Frames(8)));
     }
 
     #[test]

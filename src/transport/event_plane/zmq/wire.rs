@@ -9,6 +9,8 @@
 
 use bytes::Bytes;
 
+use super::session::Role;
+
 pub(super) const GREETING_BYTES: usize = 64;
 const SIGNATURE_BYTES: usize = 10;
 const MECHANISM: &[u8; 20] = b"NULL\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
@@ -35,8 +37,11 @@ pub(super) fn greeting() -> Bytes {
 }
 
 /// Our READY command.
-pub(super) fn ready() -> Bytes {
-    Bytes::from_static(b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\x03PUB")
+pub(super) fn ready(role: Role) -> Bytes {
+    Bytes::from_static(match role {
+        Role::Publisher => b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\x03PUB",
+        Role::Router => b"\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06ROUTER",
+    })
 }
 
 /// PONG to a PING with this context.
@@ -52,10 +57,15 @@ pub(super) fn pong(context: &[u8]) -> Bytes {
 /// All frames of one message, back to back.
 pub(super) fn message(frames: &[Bytes]) -> Bytes {
     let mut out = Vec::with_capacity(frames.iter().map(|frame| 9 + frame.len()).sum());
-    for (index, frame) in frames.iter().enumerate() {
-        put_frame(&mut out, if index + 1 < frames.len() { MORE } else { 0 }, frame);
-    }
+    put_message(&mut out, frames);
     Bytes::from(out)
+}
+
+/// Appends all frames of one message.
+pub(super) fn put_message(out: &mut Vec<u8>, frames: &[Bytes]) {
+    for (index, frame) in frames.iter().enumerate() {
+        put_frame(out, if index + 1 < frames.len() { MORE } else { 0 }, frame);
+    }
 }
 
 fn put_frame(out: &mut Vec<u8>, flags: u8, body: &[u8]) {
@@ -120,15 +130,17 @@ mod tests {
     }
 
     #[test]
-    fn greeting_and_ready_name_version_3_null_and_pub() {
+    fn greeting_and_ready_name_version_3_null_and_the_socket_type() {
         let greeting = greeting();
         assert_eq!(check_greeting(&greeting), Ok(()));
         assert_eq!((greeting.len(), greeting[10], greeting[11]), (64, 3, 0));
-        let ready = ready();
-        assert_eq!(usize::from(ready[1]), ready.len() - 2);
-        let (name, data) = split_command(&ready[2..]).expect("command");
-        assert_eq!(name, b"READY");
-        assert_eq!(property(data, "socket-type"), Some(&b"PUB"[..]));
+        for (role, kind) in [(Role::Publisher, &b"PUB"[..]), (Role::Router, b"ROUTER")] {
+            let ready = ready(role);
+            assert_eq!(usize::from(ready[1]), ready.len() - 2);
+            let (name, data) = split_command(&ready[2..]).expect("command");
+            assert_eq!(name, b"READY");
+            assert_eq!(property(data, "socket-type"), Some(kind));
+        }
     }
 
     #[test]

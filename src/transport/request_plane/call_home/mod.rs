@@ -5,10 +5,12 @@
 //! | [`sink`] | buffer and socket of one answer, written to straight from the rank's thread |
 //! | [`stream`] | the task that minds the socket: cancellation, back-pressure, the closing handshake |
 //! | [`generate`] | the `generate` endpoint: decode, dial, submit |
+//! | [`ready`] | answers that are known as a whole: recovery queries |
 //!
 //! One connection per request is the protocol; nothing is pooled.
 
 pub mod generate;
+pub mod ready;
 pub mod sink;
 pub mod stream;
 
@@ -16,11 +18,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-
-use super::control::Control;
-use super::response;
 
 /// Bounds of one answer.
 #[derive(Debug, Clone, Copy)]
@@ -55,30 +53,4 @@ pub async fn dial(address: SocketAddr, limits: &AnswerLimits) -> io::Result<TcpS
     let stream = connected.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
     stream.set_nodelay(true)?;
     Ok(stream)
-}
-
-/// Answers a call with ready-made item frames (recovery queries): dials, sends all, waits for the caller to close.
-///
-/// # Errors
-/// The socket's, or `TimedOut`.
-pub async fn answer_once(control: &Control, items: &[u8], limits: &AnswerLimits) -> io::Result<()> {
-    let mut stream = dial(control.address, limits).await?;
-    let mut head = Vec::with_capacity(256);
-    response::write_handshake(&mut head, &control.subject);
-    response::write_prologue(&mut head);
-    let mut tail = Vec::with_capacity(128);
-    response::write_end(&mut tail, control.codec);
-    let send = async {
-        stream.write_all(&head).await?;
-        stream.write_all(items).await?;
-        stream.write_all(&tail).await
-    };
-    tokio::time::timeout(limits.stall, send)
-        .await
-        .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-    // The caller closes, with a reset more often than not; nothing it says by now changes anything.
-    let mut rest = [0; 64];
-    let drain = async { while matches!(stream.read(&mut rest).await, Ok(n) if n > 0) {} };
-    drop(tokio::time::timeout(limits.close, drain).await);
-    Ok(())
 }

@@ -1,0 +1,107 @@
+//! `NativeStream`: one rank's own event stream, as a vLLM engine publishes it.
+//!
+//! Started by the worker beside its rank when native ports are asked for. Numbers the batches and fills the ring that the
+//! replay socket serves. Sockets, ring and numbers belong to the worker: a new incarnation goes on where the old one was,
+//! with a clear and the rank's true cache, because readers take numbers that start again for repetitions. Only a new
+//! incarnation of the worker starts at 0, as a new engine process does.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use actix::prelude::*;
+use bytes::Bytes;
+
+use super::clock::Clock;
+use super::liveness::Liveness;
+use crate::transport::event_plane::native::replay::ReplayRing;
+use crate::transport::event_plane::native::{BatchEncoder, NativeEvent};
+use crate::transport::event_plane::zmq::ZmqPublisher;
+
+/// Passes whose events may wait; past that the rank tells the whole cache later.
+const MAILBOX: usize = 256;
+
+/// Events of one batch when a whole cache is told.
+const REPLACE_EVENTS: usize = 256;
+
+/// What a stream is made of.
+pub(super) struct NativeParts {
+    pub(super) encoder: BatchEncoder,
+    pub(super) topic: Bytes,
+    pub(super) socket: Arc<ZmqPublisher>,
+    /// `None`: no replay socket.
+    pub(super) ring: Option<Arc<ReplayRing>>,
+    /// Number of the next batch.
+    pub(super) next_sequence: Arc<AtomicU64>,
+}
+
+/// One rank's own event stream.
+pub(super) struct NativeStream {
+    parts: NativeParts,
+    _liveness: Liveness,
+}
+
+/// What became of the rank's cache.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(super) enum PublishNative {
+    /// Changes of one pass, in order.
+    Events(Vec<NativeEvent>),
+    /// The whole cache, parents first: what was told before does not hold any more.
+    Replace(Vec<NativeEvent>),
+}
+
+impl NativeStream {
+    pub(super) fn new(parts: NativeParts, liveness: Liveness) -> Self {
+        Self {
+            parts,
+            _liveness: liveness,
+        }
+    }
+
+    fn publish(&mut self, events: &[NativeEvent]) {
+        let NativeParts {
+            encoder,
+            topic,
+            socket,
+            ring,
+            next_sequence,
+        } = &self.parts;
+        let sequence = next_sequence.fetch_add(1, Ordering::Relaxed);
+        if ring.is_none() && !socket.has_subscribers(topic) {
+            return;
+        }
+        let batch = encoder.batch(Clock::unix_seconds(), events);
+        if let Some(ring) = ring {
+            ring.push(sequence, batch.clone());
+        }
+        let sequence = Bytes::copy_from_slice(&sequence.to_be_bytes());
+        socket.send(&[topic.clone(), sequence, batch]);
+    }
+}
+
+impl Actor for NativeStream {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        ctx.set_mailbox_capacity(MAILBOX);
+    }
+}
+
+impl Handler<PublishNative> for NativeStream {
+    type Result = ();
+
+    fn handle(&mut self, message: PublishNative, _: &mut Self::Context) {
+        match message {
+            PublishNative::Events(events) => self.publish(&events),
+            PublishNative::Replace(events) => {
+                // Before the first batch there is nothing to take back.
+                if self.parts.next_sequence.load(Ordering::Relaxed) > 0 {
+                    self.publish(&[NativeEvent::Cleared]);
+                }
+                for part in events.chunks(REPLACE_EVENTS) {
+                    self.publish(part);
+                }
+            }
+        }
+    }
+}

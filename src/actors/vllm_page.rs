@@ -1,0 +1,383 @@
+//! vLLM's metrics in Prometheus' text form, of one worker or of many.
+//!
+//! Names, labels and buckets are those of a vLLM 0.32.0 server, with the colon written literally. Left out is what an
+//! emulated engine cannot know (estimated FLOPs and bytes, cache configuration), what it has not got (multi-modal and
+//! external caches, sleep), and the `_created` times.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use super::engine_metrics::{Counter, EngineMetrics, Histogram};
+use super::gauge::{RankGauge, RankSnapshot};
+
+/// One rank on the page.
+pub(super) struct PageRank {
+    /// Actor path of the worker; a label where a page has several.
+    pub(super) worker: Option<String>,
+    pub(super) rank: u32,
+    pub(super) model: Arc<str>,
+    pub(super) gauge: Arc<RankGauge>,
+    pub(super) metrics: Arc<EngineMetrics>,
+}
+
+impl PageRank {
+    /// Whether it ever had a request.
+    pub(super) fn has_served(&self) -> bool {
+        self.gauge.requests() > 0
+    }
+}
+
+struct Row {
+    labels: String,
+    now: RankSnapshot,
+    metrics: Arc<EngineMetrics>,
+}
+
+type Figure = fn(&Row) -> f64;
+type Count = fn(&EngineMetrics) -> &Counter;
+type Spread = fn(&EngineMetrics) -> &Histogram;
+
+#[allow(clippy::cast_precision_loss)]
+fn float(count: u64) -> f64 {
+    count as f64
+}
+
+const FIGURES: [(&str, &str, &str, Figure); 8] = [
+    (
+        "num_requests_running",
+        "gauge",
+        "Number of requests in model execution batches.",
+        |row| f64::from(row.now.load.running),
+    ),
+    (
+        "num_requests_waiting",
+        "gauge",
+        "Number of requests waiting to be processed.",
+        |row| f64::from(row.now.load.waiting),
+    ),
+    (
+        "kv_cache_usage_perc",
+        "gauge",
+        "KV-cache usage. 1 means 100 percent usage.",
+        |row| f64::from(row.now.load.active_blocks) / f64::from(row.now.load.total_blocks.max(1)),
+    ),
+    (
+        "num_preemptions_total",
+        "counter",
+        "Cumulative number of preemptions.",
+        |row| float(row.now.load.preemptions),
+    ),
+    (
+        "prefix_cache_queries_total",
+        "counter",
+        "Tokens looked up in the prefix cache.",
+        |row| float(row.metrics.prompt_tokens.get()),
+    ),
+    (
+        "prefix_cache_hits_total",
+        "counter",
+        "Tokens found in the prefix cache.",
+        |row| float(row.metrics.cached_tokens.get()),
+    ),
+    (
+        "prompt_tokens_total",
+        "counter",
+        "Number of prefill tokens processed.",
+        |row| float(row.metrics.prompt_tokens.get()),
+    ),
+    (
+        "generation_tokens_total",
+        "counter",
+        "Number of generation tokens processed.",
+        |row| float(row.now.tokens_total),
+    ),
+];
+
+const FINISHED: [(&str, Count); 4] = [
+    ("stop", |m| &m.stopped),
+    ("length", |m| &m.ran_out),
+    ("abort", |m| &m.aborted),
+    ("error", |m| &m.failed),
+];
+
+const SPREADS: [(&str, &str, Spread); 15] = [
+    ("time_to_first_token_seconds", "Time to first token in seconds.", |m| {
+        &m.first_token
+    }),
+    ("inter_token_latency_seconds", "Inter-token latency in seconds.", |m| {
+        &m.inter_token
+    }),
+    (
+        "request_time_per_output_token_seconds",
+        "Time per output token of a request in seconds.",
+        |m| &m.time_per_output_token,
+    ),
+    (
+        "e2e_request_latency_seconds",
+        "Latency of a request from end to end in seconds.",
+        |m| &m.e2e,
+    ),
+    (
+        "request_queue_time_seconds",
+        "Time of a request in the waiting queue.",
+        |m| &m.queued,
+    ),
+    (
+        "request_inference_time_seconds",
+        "Time of a request in the running batch.",
+        |m| &m.inference,
+    ),
+    ("request_prefill_time_seconds", "Time of a request in prefill.", |m| {
+        &m.prefill
+    }),
+    ("request_decode_time_seconds", "Time of a request in decode.", |m| {
+        &m.decode
+    }),
+    ("request_prompt_tokens", "Prompt length of a request in tokens.", |m| {
+        &m.prompt_lengths
+    }),
+    (
+        "request_generation_tokens",
+        "Answer length of a request in tokens.",
+        |m| &m.answer_lengths,
+    ),
+    (
+        "request_max_num_generation_tokens",
+        "Longest answer of a request in tokens.",
+        |m| &m.max_answer_lengths,
+    ),
+    (
+        "request_params_max_tokens",
+        "The max_tokens parameter of a request.",
+        |m| &m.max_tokens,
+    ),
+    ("request_params_n", "The n parameter of a request.", |m| &m.choices),
+    (
+        "request_prefill_kv_computed_tokens",
+        "Prompt tokens of a request that were not cached.",
+        |m| &m.computed,
+    ),
+    ("request_num_preemptions", "Preemptions of a request.", |m| {
+        &m.preemptions
+    }),
+];
+
+/// The page of these ranks.
+pub(super) fn render(ranks: &[PageRank]) -> String {
+    let rows: Vec<Row> = ranks.iter().map(Row::new).collect();
+    let mut page = String::new();
+    for (name, kind, help, figure) in FIGURES {
+        head(&mut page, name, kind, help);
+        for row in &rows {
+            line(&mut page, name, &row.labels, "", figure(row));
+        }
+    }
+    let name = "prompt_tokens_by_source_total";
+    head(&mut page, name, "counter", "Number of prompt tokens by source.");
+    for row in &rows {
+        let (all, cached) = (row.metrics.prompt_tokens.get(), row.metrics.cached_tokens.get());
+        let computed = float(all.saturating_sub(cached));
+        let external = ("external_kv_transfer", 0.0);
+        for (source, tokens) in [
+            ("local_compute", computed),
+            ("local_cache_hit", float(cached)),
+            external,
+        ] {
+            line(&mut page, name, &row.labels, &format!(",source=\"{source}\""), tokens);
+        }
+    }
+    let name = "request_success_total";
+    head(
+        &mut page,
+        name,
+        "counter",
+        "Count of processed requests by how they ended.",
+    );
+    for row in &rows {
+        for (reason, count) in FINISHED {
+            let reason = format!(",finished_reason=\"{reason}\"");
+            line(&mut page, name, &row.labels, &reason, float(count(&row.metrics).get()));
+        }
+    }
+    for (name, help, spread) in SPREADS {
+        head(&mut page, name, "histogram", help);
+        for row in &rows {
+            histogram(&mut page, name, &row.labels, spread(&row.metrics));
+        }
+    }
+    page
+}
+
+impl Row {
+    fn new(rank: &PageRank) -> Self {
+        let mut labels = format!("engine=\"{}\",model_name=\"{}\"", rank.rank, escape(&rank.model));
+        if let Some(worker) = &rank.worker {
+            let _ = write!(labels, ",worker=\"{}\"", escape(worker));
+        }
+        Self {
+            labels,
+            now: rank.gauge.snapshot(String::new()),
+            metrics: Arc::clone(&rank.metrics),
+        }
+    }
+}
+
+/// Label values may hold anything; three characters have to be escaped.
+fn escape(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+// Writing into a String cannot fail.
+
+fn head(page: &mut String, name: &str, kind: &str, help: &str) {
+    let _ = writeln!(page, "# HELP vllm:{name} {help}\n# TYPE vllm:{name} {kind}");
+}
+
+fn line(page: &mut String, name: &str, labels: &str, more: &str, value: f64) {
+    let _ = writeln!(page, "vllm:{name}{{{labels}{more}}} {value:?}");
+}
+
+fn histogram(page: &mut String, name: &str, labels: &str, histogram: &Histogram) {
+    let (buckets, count, sum) = histogram.read();
+    for (bound, below) in buckets {
+        let _ = writeln!(
+            page,
+            "vllm:{name}_bucket{{{labels},le=\"{bound:?}\"}} {:?}",
+            float(below)
+        );
+    }
+    let _ = writeln!(page, "vllm:{name}_bucket{{{labels},le=\"+Inf\"}} {:?}", float(count));
+    let _ = writeln!(page, "vllm:{name}_count{{{labels}}} {:?}", float(count));
+    let _ = writeln!(page, "vllm:{name}_sum{{{labels}}} {sum:?}");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use super::*;
+    use crate::actors::engine_metrics::Timeline;
+    use crate::types::{EngineRequest, FinishReason, HashSalt, RequestId, SimTime, StopRule};
+
+    /// Recorded from a real server; see `tests/golden/vllm-server/README.md`.
+    const RECORDED: &str = include_str!("../../tests/golden/vllm-server/metrics-0.32.0.txt");
+
+    /// Per metric: type, names of labels, bucket bounds.
+    fn shape(page: &str) -> BTreeMap<String, (String, BTreeSet<String>, Vec<String>)> {
+        let mut shapes: BTreeMap<String, (String, BTreeSet<String>, Vec<String>)> = BTreeMap::new();
+        for text in page.lines().filter_map(|line| line.strip_prefix("# TYPE vllm:")) {
+            let (name, kind) = text.split_once(' ').unwrap();
+            shapes.entry(name.to_owned()).or_default().0 = kind.to_owned();
+        }
+        for text in page.lines().filter_map(|line| line.strip_prefix("vllm:")) {
+            let (series, labels) = text.split_once('{').unwrap();
+            let (labels, value) = labels.rsplit_once("} ").unwrap();
+            assert!(value.parse::<f64>().is_ok(), "{text}");
+            let base = ["_bucket", "_count", "_sum"]
+                .iter()
+                .find_map(|end| series.strip_suffix(end));
+            let name = base.filter(|base| shapes.contains_key(*base)).unwrap_or(series);
+            let shape = shapes.get_mut(name).unwrap_or_else(|| panic!("{series} has no type"));
+            for label in labels.split("\",") {
+                let (label, value) = label.split_once("=\"").unwrap();
+                match label {
+                    "le" => {
+                        let bound = value.trim_end_matches('"').to_owned();
+                        if !shape.2.contains(&bound) {
+                            shape.2.push(bound);
+                        }
+                    }
+                    other => {
+                        shape.1.insert(other.to_owned());
+                    }
+                }
+            }
+        }
+        shapes
+    }
+
+    fn rank(worker: Option<&str>) -> PageRank {
+        PageRank {
+            worker: worker.map(str::to_owned),
+            rank: 0,
+            model: Arc::from("mock"),
+            gauge: Arc::default(),
+            // As the recorded server's.
+            metrics: Arc::new(EngineMetrics::new(512)),
+        }
+    }
+
+    #[test]
+    fn names_types_labels_and_buckets_are_those_of_a_real_server() {
+        let (recorded, ours) = (shape(RECORDED), shape(&render(&[rank(None)])));
+        for (name, shape) in &ours {
+            assert_eq!(recorded.get(name), Some(shape), "{name}");
+        }
+        let left_out: Vec<_> = recorded
+            .keys()
+            .filter(|name| !ours.contains_key(*name) && !name.ends_with("_created"))
+            .map(String::as_str)
+            .collect();
+        assert_eq!(
+            left_out,
+            [
+                "admission_rejections_total",
+                "cache_config_info",
+                "engine_sleep_state",
+                "estimated_flops_per_gpu_total",
+                "estimated_read_bytes_per_gpu_total",
+                "estimated_write_bytes_per_gpu_total",
+                "external_prefix_cache_hits_total",
+                "external_prefix_cache_queries_total",
+                "iteration_tokens_total",
+                "mm_cache_hits_total",
+                "mm_cache_queries_total",
+                "num_requests_waiting_by_reason",
+                "prompt_tokens_cached_by_source_total",
+                "prompt_tokens_cached_total",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_request_is_counted_once_in_everything_that_concerns_it() {
+        let rank = rank(Some("w3"));
+        let at = |ms: u64| SimTime(ms * 1_000_000);
+        let request = EngineRequest {
+            id: RequestId(1),
+            key: 0,
+            prompt: vec![0; 130].into(),
+            stop: StopRule {
+                max_tokens: Some(3),
+                ..StopRule::default()
+            },
+            planned: None,
+            priority: 0,
+            salt: HashSalt::default(),
+        };
+        let mut timeline = Timeline::new(&request, at(0));
+        timeline.admitted(100, at(20), &rank.metrics);
+        for ms in [70, 100, 120] {
+            timeline.token(at(ms), &rank.metrics);
+        }
+        timeline.finished(FinishReason::Length, at(120), &rank.metrics);
+        let page = render(&[rank]);
+        let labels = "engine=\"0\",model_name=\"mock\",worker=\"w3\"";
+        for line in [
+            format!("vllm:prompt_tokens_total{{{labels}}} 130.0"),
+            format!("vllm:prefix_cache_hits_total{{{labels}}} 100.0"),
+            format!("vllm:time_to_first_token_seconds_bucket{{{labels},le=\"0.06\"}} 0.0"),
+            format!("vllm:time_to_first_token_seconds_bucket{{{labels},le=\"0.08\"}} 1.0"),
+            format!("vllm:inter_token_latency_seconds_bucket{{{labels},le=\"0.025\"}} 1.0"),
+            format!("vllm:inter_token_latency_seconds_count{{{labels}}} 2.0"),
+            format!("vllm:request_time_per_output_token_seconds_sum{{{labels}}} 0.025"),
+            format!("vllm:request_queue_time_seconds_sum{{{labels}}} 0.02"),
+            format!("vllm:request_prefill_time_seconds_sum{{{labels}}} 0.05"),
+            format!("vllm:e2e_request_latency_seconds_sum{{{labels}}} 0.12"),
+            format!("vllm:request_prefill_kv_computed_tokens_sum{{{labels}}} 30.0"),
+            format!("vllm:request_success_total{{{labels},finished_reason=\"length\"}} 1.0"),
+        ] {
+            assert!(page.lines().any(|own| own == line), "{line} is not on\n{page}");
+        }
+    }
+}

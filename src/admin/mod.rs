@@ -1,0 +1,4 @@
+//! What operators and probes see of a fleet: the status server and the exported metrics.
+
+mod exporter;
+pub mod status;

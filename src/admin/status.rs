@@ -1,0 +1,313 @@
+//! The status server that probes and Prometheus ask, one for the process, as Dynamo workers have it.
+//!
+//! | Path | Answer |
+//! |---|---|
+//! | `/health` | 200 when the fleet has started and a worker can serve, else 503; says how each worker does |
+//! | `/health/w3` | the same for one worker |
+//! | `/live` | 200 as long as the fleet is not over |
+//! | `/metrics` | fleet counters, gauges, and vLLM's metrics of every rank that has had a request |
+//! | `/metadata` | 404: records are in the discovery store |
+//! | others | 404 `Route not found` |
+//!
+//! Bodies of the probes: `{"status","uptime":{"secs","nanos"},"endpoints":{...},"workers":{"w0":"ready",...}}`. Two
+//! things differ from Dynamo's mocker, which stays `notready` for its whole life: readiness is told as it is, and a fleet
+//! with one dead worker is alive.
+//!
+//! Source: Dynamo 1.6.1 system status server.
+
+use std::fmt::Write;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Path, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use serde_json::{Map, Value, json};
+use tokio::net::TcpListener;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::exporter;
+use crate::actors::fleet::Launch;
+use crate::actors::gauge::RankSnapshot;
+use crate::actors::path::ActorPath;
+use crate::actors::registry::{FleetSnapshot, Registry, WorkerSnapshot, WorkerState};
+use crate::config::StatusConfig;
+
+/// A server that cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen for status requests on {address}: {source}; choose another DYN_SYSTEM_PORT (0: any free one)")]
+pub struct StatusError {
+    /// Wanted address.
+    address: SocketAddr,
+    /// Why not.
+    source: io::Error,
+}
+
+/// A running status server. Dropping it ends it.
+#[derive(Debug)]
+pub struct StatusServer {
+    address: SocketAddr,
+    end: CancellationToken,
+}
+
+struct Status {
+    registry: Arc<Registry>,
+    launch: watch::Receiver<Launch>,
+    ready_while_starting: bool,
+    began: Instant,
+}
+
+impl StatusServer {
+    /// Begins to collect counters. Call it before anything counts.
+    pub fn collect() {
+        exporter::install();
+    }
+
+    /// Listens and serves on `pool`.
+    ///
+    /// # Errors
+    /// [`StatusError`] names the address.
+    pub fn start(
+        options: &StatusConfig,
+        registry: Arc<Registry>,
+        launch: watch::Receiver<Launch>,
+        pool: &Handle,
+    ) -> Result<Self, StatusError> {
+        let wanted = options.address;
+        let failed = |source| StatusError {
+            address: wanted,
+            source,
+        };
+        let listener = std::net::TcpListener::bind(wanted).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let entered = pool.enter();
+        let listener = TcpListener::from_std(listener).map_err(failed)?;
+        drop(entered);
+        let address = listener.local_addr().map_err(failed)?;
+        let status = Arc::new(Status {
+            registry,
+            launch,
+            ready_while_starting: options.ready_while_starting,
+            began: Instant::now(),
+        });
+        let worker_path = format!("{}/{{worker}}", options.health_path.trim_end_matches('/'));
+        let mut router = Router::new().route(&options.health_path, get(health));
+        if options.live_path != options.health_path {
+            router = router.route(&options.live_path, get(live));
+        }
+        let router = router
+            .route(&worker_path, get(worker_health))
+            .route("/metrics", get(metrics_page))
+            .route("/metadata", get(metadata))
+            .fallback(async || (StatusCode::NOT_FOUND, "Route not found"))
+            .with_state(status);
+        let end = CancellationToken::new();
+        let ended = end.clone();
+        pool.spawn(async move {
+            let served = axum::serve(listener, router).with_graceful_shutdown(async move { ended.cancelled().await });
+            if let Err(error) = served.await {
+                tracing::error!(%error, "the status server has ended");
+            }
+        });
+        Ok(Self { address, end })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for StatusServer {
+    fn drop(&mut self) {
+        self.end.cancel();
+    }
+}
+
+fn word(ready: bool) -> &'static str {
+    if ready { "ready" } else { "notready" }
+}
+
+impl Status {
+    fn has_started(&self) -> bool {
+        match *self.launch.borrow() {
+            Launch::Ready => true,
+            Launch::Starting { .. } => self.ready_while_starting,
+            Launch::Failed(_) | Launch::Over => false,
+        }
+    }
+
+    fn is_starting(&self) -> bool {
+        matches!(*self.launch.borrow(), Launch::Starting { .. })
+    }
+
+    fn probe(&self, ready: bool, snapshot: &FleetSnapshot) -> Response {
+        let workers: Map<String, Value> = snapshot
+            .workers
+            .iter()
+            .map(|worker| (worker.path.clone(), json!(worker.state)))
+            .collect();
+        let serving = snapshot.workers.iter().any(|worker| worker.state == WorkerState::Ready);
+        let uptime: Duration = self.began.elapsed();
+        let body = json!({
+            "status": word(ready),
+            "uptime": { "secs": uptime.as_secs(), "nanos": uptime.subsec_nanos() },
+            "endpoints": { "generate": word(serving) },
+            "workers": workers,
+        });
+        let code = if ready {
+            StatusCode::OK
+        } else {
+            StatusCode::SERVICE_UNAVAILABLE
+        };
+        (code, body.to_string()).into_response()
+    }
+}
+
+async fn health(State(status): State<Arc<Status>>) -> Response {
+    let snapshot = status.registry.snapshot();
+    let serving = snapshot.workers.iter().any(|worker| worker.state == WorkerState::Ready);
+    let ready = status.has_started() && (serving || status.is_starting());
+    status.probe(ready, &snapshot)
+}
+
+async fn live(State(status): State<Arc<Status>>) -> Response {
+    let alive = !matches!(*status.launch.borrow(), Launch::Failed(_) | Launch::Over);
+    status.probe(alive, &status.registry.snapshot())
+}
+
+async fn worker_health(State(status): State<Arc<Status>>, Path(worker): Path<String>) -> Response {
+    let path = worker.parse::<ActorPath>().ok().filter(|path| path.child.is_none());
+    let Some(entry) = path.and_then(|path| status.registry.get(path.worker)) else {
+        return (StatusCode::NOT_FOUND, format!("no worker {worker:?} in this fleet")).into_response();
+    };
+    let snapshot = FleetSnapshot {
+        workers: vec![entry.snapshot()],
+    };
+    let ready = entry.state() == WorkerState::Ready;
+    status.probe(ready, &snapshot)
+}
+
+async fn metadata() -> (StatusCode, &'static str) {
+    (StatusCode::NOT_FOUND, "Discovery metadata not available")
+}
+
+async fn metrics_page(State(status): State<Arc<Status>>) -> Response {
+    let mut page = exporter::page();
+    fleet_gauges(&mut page, &status.registry.snapshot(), status.began.elapsed());
+    page.push_str(&status.registry.vllm_page());
+    let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
+    (kind, page).into_response()
+}
+
+/// What is there to see in a snapshot.
+fn fleet_gauges(page: &mut String, snapshot: &FleetSnapshot, uptime: Duration) {
+    let states = [
+        ("planned", WorkerState::Planned),
+        ("starting", WorkerState::Starting),
+        ("ready", WorkerState::Ready),
+        ("draining", WorkerState::Draining),
+        ("left", WorkerState::Left),
+        ("dead", WorkerState::Dead),
+    ];
+    // Writing into a String cannot fail.
+    let _ = writeln!(
+        page,
+        "# HELP ghostfleet_workers Workers by state.\n# TYPE ghostfleet_workers gauge"
+    );
+    for (name, state) in states {
+        let count = snapshot.workers.iter().filter(|worker| worker.state == state).count();
+        let _ = writeln!(page, "ghostfleet_workers{{state=\"{name}\"}} {count}");
+    }
+    fleet_sums(page, snapshot);
+    let lateness = snapshot.lateness();
+    let floats = [
+        ("uptime_seconds", "Time since the start.", uptime.as_secs_f64()),
+        (
+            "pass_lateness_p99_seconds",
+            "How late passes end against their model, p99.",
+            lateness.p99_ms / 1e3,
+        ),
+        (
+            "pass_lateness_max_seconds",
+            "How late passes end against their model, worst.",
+            lateness.max_ms / 1e3,
+        ),
+    ];
+    for (name, help, value) in floats {
+        let _ = writeln!(
+            page,
+            "# HELP ghostfleet_{name} {help}\n# TYPE ghostfleet_{name} gauge\nghostfleet_{name} {value:?}"
+        );
+    }
+}
+
+fn fleet_sums(page: &mut String, snapshot: &FleetSnapshot) {
+    let in_use = snapshot.in_use();
+    let workers = |figure: fn(&WorkerSnapshot) -> u64| snapshot.workers.iter().map(figure).sum::<u64>();
+    let ranks = |figure: fn(&RankSnapshot) -> u64| {
+        let ranks = snapshot.workers.iter().flat_map(|worker| &worker.ranks);
+        ranks.map(figure).sum::<u64>()
+    };
+    let sums = [
+        ("open_streams", "gauge", "Answers under way.", in_use.open_streams),
+        ("sequences", "gauge", "Requests in engines.", in_use.sequences),
+        (
+            "active_blocks",
+            "gauge",
+            "KV blocks in use by requests.",
+            in_use.active_blocks,
+        ),
+        ("restarts_total", "counter", "Actors replaced.", workers(|w| w.restarts)),
+        (
+            "requests_accepted_total",
+            "counter",
+            "Calls accepted.",
+            workers(|w| w.accepted_total),
+        ),
+        (
+            "requests_completed_total",
+            "counter",
+            "Answers complete.",
+            workers(|w| w.completed_total),
+        ),
+        (
+            "requests_cancelled_total",
+            "counter",
+            "Answers cut short.",
+            workers(|w| w.cancelled_total),
+        ),
+        (
+            "tokens_total",
+            "counter",
+            "Tokens handed out.",
+            ranks(|r| r.tokens_total),
+        ),
+        ("passes_total", "counter", "Forward passes.", ranks(|r| r.passes_total)),
+        (
+            "recovery_answers_total",
+            "counter",
+            "Recovery queries answered.",
+            workers(|w| w.recovery.answered_total),
+        ),
+        (
+            "recovery_dumps_built_total",
+            "counter",
+            "Times that a whole cache was encoded for routers.",
+            workers(|w| w.recovery.dumps_built_total),
+        ),
+    ];
+    for (name, kind, help, value) in sums {
+        let _ = writeln!(
+            page,
+            "# HELP ghostfleet_{name} {help}\n# TYPE ghostfleet_{name} {kind}\nghostfleet_{name} {value}"
+        );
+    }
+}

@@ -1,0 +1,192 @@
+//! Settings of the native event streams: one base port per worker, one port per rank.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use super::choices::NativeMode;
+use super::settings::Settings;
+use super::{ConfigError, Group, host, text};
+use crate::transport::event_plane::native::Encoding;
+
+const EVENTS: &str = "--zmq-kv-events-ports";
+const REPLAY: &str = "--zmq-replay-ports";
+
+/// Native event streams of the fleet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NativeEvents {
+    /// First event port of each worker; `None`: it has no native streams.
+    pub ports: Vec<Option<u16>>,
+    /// First replay port of each worker; `None`: it has no replay.
+    pub replay_ports: Vec<Option<u16>>,
+    /// Where sockets listen, or whom they connect to.
+    pub host: IpAddr,
+    /// Connect instead of listening.
+    pub connect: bool,
+    /// Form of the events.
+    pub encoding: Encoding,
+    /// Topic with `{worker}`, `{rank}` and `{model}` in it.
+    pub topic: String,
+    /// Whether replayed messages have a topic frame.
+    pub replay_topic: bool,
+}
+
+/// Checks the settings of the native streams against the fleet. That lists fit their groups is checked with the groups.
+///
+/// # Errors
+/// Names the flag, the numbers and the way out.
+pub(super) fn resolve(
+    s: &Settings,
+    group_settings: &[Settings],
+    groups: &[Group],
+) -> Result<Option<NativeEvents>, ConfigError> {
+    let invalid = |text: String| Err(ConfigError::Invalid(text));
+    let (mut ports, mut replay_ports) = (Vec::new(), Vec::new());
+    for (settings, group) in group_settings.iter().zip(groups) {
+        let workers = group.num_workers as usize;
+        let events = list(EVENTS, settings.zmq_kv_events_ports.as_ref())?;
+        let replay = list(REPLAY, settings.zmq_replay_ports.as_ref())?;
+        if !events.is_empty() && !group.engine.enable_prefix_caching {
+            return invalid(format!(
+                "{EVENTS} with prefix caching off in {}: there is no KV cache to tell of; enable it or drop the flag",
+                group.name
+            ));
+        }
+        for (all, own) in [(&mut ports, events), (&mut replay_ports, replay)] {
+            let given = own.into_iter().map(Some);
+            all.extend(given.chain(std::iter::repeat(None)).take(workers));
+        }
+    }
+    if ports.iter().all(Option::is_none) {
+        return Ok(None);
+    }
+    let ranks: Vec<u32> = groups
+        .iter()
+        .flat_map(|group| std::iter::repeat_n(group.data_parallel_size, group.num_workers as usize))
+        .collect();
+    let connect = s.zmq_kv_events_mode == Some(NativeMode::Connect);
+    let mut taken = BTreeMap::new();
+    for (flag, list, listens) in [(EVENTS, &ports, !connect), (REPLAY, &replay_ports, true)] {
+        for (worker, (first, &ranks)) in list.iter().zip(&ranks).enumerate() {
+            let Some(first) = *first else { continue };
+            for rank in 0..ranks {
+                let Ok(port) = u16::try_from(u32::from(first) + rank) else {
+                    return invalid(format!("{flag} {first} leaves no port for rank {rank} of w{worker}"));
+                };
+                let user = format!("{flag} for w{worker}/r{rank}");
+                if listens && let Some(other) = taken.insert(port, user.clone()) {
+                    return invalid(format!(
+                        "port {port} is wanted twice, by {other} and by {user}; rank r uses the worker's port + r"
+                    ));
+                }
+            }
+        }
+    }
+    let topic = text(s.zmq_kv_events_topic.as_ref()).to_owned();
+    check_topic(&topic)?;
+    Ok(Some(NativeEvents {
+        ports,
+        replay_ports,
+        host: host::resolve("--zmq-kv-events-host", text(s.zmq_kv_events_host.as_ref()))?.bind,
+        connect,
+        encoding: s.zmq_kv_events_format.unwrap_or_default(),
+        topic,
+        replay_topic: match s.zmq_replay_frames.unwrap_or(5) {
+            5 => true,
+            4 => false,
+            other => {
+                return invalid(format!(
+                    "--zmq-replay-frames {other} must be 5 (with the topic) or 4 (without)"
+                ));
+            }
+        },
+    }))
+}
+
+fn list(flag: &str, value: Option<&String>) -> Result<Vec<u16>, ConfigError> {
+    let words = text(value).split(',').map(str::trim).filter(|word| !word.is_empty());
+    let ports = words.map(|word| {
+        let port = word.parse().ok().filter(|port| *port != 0);
+        port.ok_or_else(|| {
+            ConfigError::Invalid(format!("{flag}: {word:?} is no port; use 1 to 65535, comma separated"))
+        })
+    });
+    ports.collect()
+}
+
+fn check_topic(topic: &str) -> Result<(), ConfigError> {
+    let mut rest = topic;
+    while let Some(at) = rest.find('{') {
+        let known = ["{worker}", "{rank}", "{model}"];
+        let Some(name) = known.into_iter().find(|name| rest[at..].starts_with(name)) else {
+            return Err(ConfigError::Invalid(format!(
+                "--zmq-kv-events-topic {topic:?}: {:?} is no placeholder; use {{worker}}, {{rank}} or {{model}}",
+                &rest[at..]
+            )));
+        };
+        rest = &rest[at + name.len()..];
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolved(flags: &[&str]) -> Result<NativeEvents, String> {
+        let base = ["--model-path", "m", "--discovery-backend", "file"];
+        let args = base.iter().chain(flags).map(|flag| (*flag).to_owned());
+        let config = crate::serve::config_from(args, &BTreeMap::new()).map_err(|error| error.to_string())?;
+        Ok(config.native.expect("native events are asked for"))
+    }
+
+    #[test]
+    fn the_list_has_one_port_per_worker_and_the_error_names_both_numbers() {
+        let two = ["--num-workers", "2", "--zmq-kv-events-ports", "5000, 5010"];
+        assert_eq!(resolved(&two).unwrap().ports, [Some(5000), Some(5010)]);
+        let three = resolved(&["--num-workers", "3", "--zmq-kv-events-ports", "5000,5010"]).unwrap_err();
+        assert!(three.contains("2 ports for 3 workers"), "{three}");
+        let replay = [&two[..], &["--zmq-replay-ports", "6000"]].concat();
+        let replay = resolved(&replay).unwrap_err();
+        assert!(replay.contains("1 ports for 2 workers"), "{replay}");
+    }
+
+    #[test]
+    fn replay_needs_events_and_ports_are_used_once() {
+        let alone = resolved(&["--zmq-replay-ports", "6000"]).unwrap_err();
+        assert!(alone.contains("requires --zmq-kv-events-ports"), "{alone}");
+        let ranks = [
+            "--num-workers",
+            "2",
+            "--data-parallel-size",
+            "2",
+            "--zmq-kv-events-ports",
+        ];
+        let clash = resolved(&[&ranks[..], &["5000,5001"]].concat()).unwrap_err();
+        assert!(
+            clash.contains("port 5001") && clash.contains("w0/r1") && clash.contains("w1/r0"),
+            "{clash}"
+        );
+        let same = resolved(&["--zmq-kv-events-ports", "5000", "--zmq-replay-ports", "5000"]).unwrap_err();
+        assert!(same.contains("port 5000 is wanted twice"), "{same}");
+        let last = resolved(&["--data-parallel-size", "2", "--zmq-kv-events-ports", "65535"]).unwrap_err();
+        assert!(last.contains("no port for rank 1"), "{last}");
+    }
+
+    #[test]
+    fn topics_have_known_placeholders_and_replays_four_or_five_frames() {
+        let ports = ["--zmq-kv-events-ports", "5000"];
+        let with = |more: [&str; 2]| resolved(&[&ports[..], &more].concat());
+        assert_eq!(
+            with(["--zmq-kv-events-topic", "kv@{worker}@{model}"]).unwrap().topic,
+            "kv@{worker}@{model}"
+        );
+        let unknown = with(["--zmq-kv-events-topic", "kv@{pod}"]).unwrap_err();
+        assert!(unknown.contains("{pod}"), "{unknown}");
+        assert!(!with(["--zmq-replay-frames", "4"]).unwrap().replay_topic);
+        assert!(with(["--zmq-replay-frames", "3"]).is_err());
+        assert_eq!(
+            with(["--zmq-kv-events-format", "array"]).unwrap().encoding,
+            Encoding::Array
+        );
+    }
+}

@@ -1,0 +1,123 @@
+//! An answer that is known as a whole before its first byte is sent: shared pieces, written as the caller takes them.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use tokio::net::TcpStream;
+
+use super::{AnswerLimits, dial};
+use crate::transport::request_plane::control::Control;
+use crate::transport::request_plane::{Codec, response};
+
+/// Most pieces of one write.
+const WRITE_PIECES: usize = 16;
+
+/// One answer on its way.
+#[derive(Debug)]
+pub struct ReadyAnswer {
+    stream: TcpStream,
+    codec: Codec,
+    pieces: VecDeque<Bytes>,
+}
+
+/// How far a write came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Written {
+    /// Everything is with the kernel.
+    All,
+    /// Something went out; the caller has to read before more does.
+    Some,
+    /// The caller has to read first.
+    Nothing,
+}
+
+impl ReadyAnswer {
+    /// Dials the caller; the opening frames are queued.
+    ///
+    /// # Errors
+    /// The socket's, or `TimedOut`.
+    pub async fn dial(control: &Control, limits: &AnswerLimits) -> io::Result<Self> {
+        let stream = dial(control.address, limits).await?;
+        let mut head = Vec::with_capacity(256);
+        response::write_handshake(&mut head, &control.subject);
+        response::write_prologue(&mut head);
+        Ok(Self {
+            stream,
+            codec: control.codec,
+            pieces: VecDeque::from([Bytes::from(head)]),
+        })
+    }
+
+    /// Queues the pieces of all item frames and the end.
+    pub fn push(&mut self, items: Vec<Bytes>) {
+        let mut tail = Vec::with_capacity(128);
+        response::write_end(&mut tail, self.codec);
+        let pieces = items.into_iter().chain([Bytes::from(tail)]);
+        self.pieces.extend(pieces.filter(|piece| !piece.is_empty()));
+    }
+
+    /// Writes what the socket takes right now.
+    ///
+    /// # Errors
+    /// The socket's, when the caller is gone.
+    pub fn write(&mut self) -> io::Result<Written> {
+        let mut written = Written::Nothing;
+        while !self.pieces.is_empty() {
+            let slices: Vec<_> = self
+                .pieces
+                .iter()
+                .take(WRITE_PIECES)
+                .map(|piece| IoSlice::new(piece))
+                .collect();
+            match self.stream.try_write_vectored(&slices) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(bytes) => {
+                    self.advance(bytes);
+                    written = Written::Some;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(written),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Written::All)
+    }
+
+    fn advance(&mut self, mut bytes: usize) {
+        while let Some(front) = self.pieces.front_mut() {
+            if bytes < front.len() {
+                front.advance(bytes);
+                return;
+            }
+            bytes -= front.len();
+            self.pieces.pop_front();
+        }
+    }
+
+    /// Resolves when the socket may take more.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub async fn writable(&self) -> io::Result<()> {
+        self.stream.writable().await
+    }
+
+    /// Waits for the caller to close, at most `limit`. It closes with a reset more often than not; nothing it says by
+    /// now changes anything.
+    pub async fn closed(&self, limit: Duration) {
+        let mut rest = [0; 64];
+        let drain = async {
+            while self.stream.readable().await.is_ok() {
+                match self.stream.try_read(&mut rest) {
+                    Ok(0) => return,
+                    Ok(_) => {}
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(_) => return,
+                }
+            }
+        };
+        drop(tokio::time::timeout(limit, drain).await);
+    }
+}

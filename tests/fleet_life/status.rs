@@ -1,0 +1,129 @@
+//! What probes and Prometheus see of a fleet.
+
+use std::net::TcpListener;
+
+use ghostfleet::actors::death::Death;
+use serde_json::Value;
+
+use crate::caller::{call, chat};
+use crate::native::free_ports;
+use crate::scene::Scene;
+
+/// Status and body of `GET path`.
+fn get(scene: &Scene, path: &str) -> (u16, String) {
+    let address = scene.cluster.facts().status.expect("a status server");
+    fetch(&format!("http://{address}{path}"))
+}
+
+fn fetch(url: &str) -> (u16, String) {
+    let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
+    let mut answer = agent.get(url).call().unwrap();
+    (answer.status().as_u16(), answer.body_mut().read_to_string().unwrap())
+}
+
+fn ask(scene: &Scene, worker: usize) {
+    let request = chat(&(0..10).collect::<Vec<u32>>(), 3);
+    call(&scene.address(worker), "a", &request).unwrap().finish().unwrap();
+}
+
+#[test]
+fn readiness_is_told_per_worker_and_a_dead_one_does_not_end_the_fleet() {
+    let scene = Scene::start(&["--speedup-ratio", "0", "--num-workers", "2", "--system-port", "0"]);
+    let (code, body) = get(&scene, "/health");
+    let body: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!((code, &body["status"]), (200, &Value::from("ready")));
+    assert_eq!(body["endpoints"]["generate"], "ready");
+    assert_eq!(body["workers"], serde_json::json!({"w0": "ready", "w1": "ready"}));
+    assert!(body["uptime"]["secs"].is_u64() && body["uptime"]["nanos"].is_u64());
+    scene.cluster.kill("w1", Death::Crash).unwrap();
+    scene.until("the death is told", |scene| get(scene, "/health/w1").0 == 503);
+    let (code, body) = get(&scene, "/health");
+    assert_eq!(code, 200, "w0 serves");
+    assert!(body.contains("\"w1\":\"dead\""), "{body}");
+    scene.cluster.kill("w0", Death::Crash).unwrap();
+    scene.until("nobody serves", |scene| get(scene, "/health").0 == 503);
+    assert_eq!(get(&scene, "/live").0, 200, "the process itself is well");
+    assert_eq!(
+        get(&scene, "/health/w7"),
+        (404, "no worker \"w7\" in this fleet".to_owned())
+    );
+    assert_eq!(
+        get(&scene, "/metadata"),
+        (404, "Discovery metadata not available".to_owned())
+    );
+    assert_eq!(get(&scene, "/nowhere"), (404, "Route not found".to_owned()));
+}
+
+#[test]
+fn metrics_tell_the_fleet_and_each_rank_that_has_served() {
+    let http = free_ports().to_string();
+    let flags = [
+        "--speedup-ratio",
+        "0",
+        "--num-workers",
+        "2",
+        "--system-port",
+        "0",
+        "--http-port",
+        &http,
+    ];
+    let scene = Scene::start(&flags);
+    let (code, page) = get(&scene, "/metrics");
+    assert_eq!(code, 200);
+    assert!(page.contains("ghostfleet_workers{state=\"ready\"} 2\n"), "{page}");
+    assert!(!page.contains("vllm:"), "no rank has served yet");
+    ask(&scene, 1);
+    ask(&scene, 1);
+    let labels = "engine=\"0\",model_name=\"tiny\"";
+    let on_fleet = |name: &str, value: &str| format!("vllm:{name}{{{labels},worker=\"w1\"}} {value}\n");
+    scene.until("both requests are counted", |scene| {
+        get(scene, "/metrics")
+            .1
+            .contains(&on_fleet("e2e_request_latency_seconds_count", "2.0"))
+    });
+    let page = get(&scene, "/metrics").1;
+    for line in [
+        on_fleet("prompt_tokens_total", "20.0"),
+        on_fleet("prefix_cache_hits_total", "8.0"),
+        on_fleet("generation_tokens_total", "6.0"),
+        on_fleet("inter_token_latency_seconds_count", "4.0"),
+        on_fleet("num_requests_running", "0.0"),
+    ] {
+        assert!(page.contains(&line), "{line} is not on\n{page}");
+    }
+    assert!(!page.contains("worker=\"w0\""), "w0 has not served");
+    assert!(page.contains("ghostfleet_tokens_total 6\n"), "{page}");
+    let first: u16 = http.parse().unwrap();
+    let own = |worker: u16| fetch(&format!("http://127.0.0.1:{}/metrics", first + worker)).1;
+    assert!(own(1).contains(&format!("vllm:prompt_tokens_total{{{labels}}} 20.0\n")));
+    // A server shows its metrics before its first request.
+    assert!(own(0).contains(&format!("vllm:prompt_tokens_total{{{labels}}} 0.0\n")));
+}
+
+#[test]
+fn a_taken_port_is_named() {
+    let taken = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let address = taken.local_addr().unwrap();
+    let store = tempfile::TempDir::new().unwrap();
+    let model = format!("{}/config/tiny-model", env!("CARGO_MANIFEST_DIR"));
+    let (store, port) = (store.path().display().to_string(), address.port().to_string());
+    let args = [
+        "--model-path",
+        &model,
+        "--discovery-backend",
+        "file",
+        "--file-kv",
+        &store,
+        "--system-port",
+        &port,
+    ];
+    let config = ghostfleet::serve::config_from(args.map(str::to_owned), &std::collections::BTreeMap::new()).unwrap();
+    let error = ghostfleet::cluster::Cluster::start(&config)
+        .err()
+        .expect("the port is taken")
+        .to_string();
+    assert!(
+        error.contains(&address.to_string()) && error.contains("DYN_SYSTEM_PORT"),
+        "{error}"
+    );
+}
