@@ -1,0 +1,215 @@
+//! The children of a worker and how each of them starts.
+
+use std::sync::Arc;
+
+use actix::prelude::*;
+
+use super::super::kv_publisher::KvPublisher;
+use super::super::kv_trace::KvTrace;
+use super::super::liveness::{Child, Liveness};
+use super::super::metrics_reporter::{ForwardPasses, MetricsReporter};
+use super::super::native_stream::{NativeParts, NativeStream};
+use super::super::rank::{Connect, ConnectNative, Rank, RankParts};
+use super::super::recovery::RecoveryEndpoint;
+use super::super::supervision::Restarts;
+use super::{StartError, Worker};
+use crate::engine;
+use crate::transport::event_plane::forward_pass::Detail;
+use crate::transport::event_plane::journal::Journal;
+use crate::transport::event_plane::native::BatchEncoder;
+use crate::transport::event_plane::topic::Topic;
+use crate::transport::event_plane::{EventPublisher, PublisherId};
+use crate::types::{DpRank, SequenceHash, SimTime, StoredBlock};
+
+/// A rank and its publishers: restarted one by one.
+pub(super) struct RankSlot {
+    pub(super) rank: DpRank,
+    pub(super) actor: Option<Addr<Rank>>,
+    pub(super) rank_incarnation: u32,
+    pub(super) rank_restarts: Restarts,
+    pub(super) publisher: Option<Addr<KvPublisher>>,
+    pub(super) publisher_id: PublisherId,
+    pub(super) publisher_incarnation: u32,
+    pub(super) publisher_restarts: Restarts,
+    pub(super) native: Option<Addr<NativeStream>>,
+    pub(super) native_incarnation: u32,
+    pub(super) native_restarts: Restarts,
+}
+
+/// The reporter of load and forward passes.
+pub(super) struct ReporterSlot {
+    pub(super) actor: Option<Addr<MetricsReporter>>,
+    pub(super) publisher_id: PublisherId,
+    /// Of the forward passes.
+    pub(super) forward_id: PublisherId,
+    pub(super) incarnation: u32,
+    pub(super) restarts: Restarts,
+}
+
+impl Worker {
+    pub(super) fn start_rank(
+        &mut self,
+        index: usize,
+        starts_at: SimTime,
+        ctx: &mut Context<Self>,
+    ) -> Result<(), StartError> {
+        let child = Child::Rank(self.ranks[index].rank.0);
+        // The same seed on every rank: a request that migrates goes on with the same tokens.
+        let failed = |reason: String| StartError::Engine {
+            path: self.path(Some(child)),
+            reason,
+        };
+        let mut engine = engine::build(&self.plan.group.engine).map_err(|error| failed(error.to_string()))?;
+        let native = !self.sockets.native.is_empty();
+        if native && !engine.record_stored(true) {
+            return Err(failed(
+                "this engine cannot tell the tokens of its blocks; drop --zmq-kv-events-ports".to_owned(),
+            ));
+        }
+        let slot = &mut self.ranks[index];
+        slot.rank_incarnation += 1;
+        let actor = Rank::new(RankParts {
+            rank: slot.rank,
+            engine,
+            clock: self.shared.clock,
+            starts_at,
+            gauge: Arc::clone(&self.entry.gauges[index]),
+            trace: self.plan.group.kv_cache_trace.then(|| KvTrace {
+                rank: slot.rank,
+                block_size: self.plan.group.engine.block_size,
+            }),
+            metrics: Arc::clone(&self.entry.metrics[index]),
+            native,
+            forward_passes: self.plan.group.forward_passes,
+            liveness: Liveness::new(ctx.address().recipient(), child, slot.rank_incarnation),
+        })
+        .start();
+        if let Some(stream) = &slot.native {
+            actor.do_send(ConnectNative(stream.clone()));
+        }
+        actor.do_send(Connect {
+            publisher: slot.publisher.clone(),
+            reporter: self.reporter.actor.clone(),
+        });
+        slot.actor = Some(actor.clone());
+        self.gate.set_rank(slot.rank.0, Some(actor));
+        Ok(())
+    }
+
+    /// A publisher that starts from what the rank has in its cache.
+    pub(super) fn start_publisher(
+        &mut self,
+        index: usize,
+        blocks: &[(Option<SequenceHash>, StoredBlock)],
+        ctx: &mut Context<Self>,
+    ) {
+        let child = Child::Kv(self.ranks[index].rank.0);
+        let plane = self.sockets.events(index);
+        let scope = &self.plan.group.endpoint;
+        let slot = &mut self.ranks[index];
+        slot.publisher_incarnation += 1;
+        slot.publisher_id = PublisherId::random();
+        let publisher = KvPublisher::new(
+            Journal::seeded(self.instance, slot.rank, blocks),
+            EventPublisher::new(plane, scope, Topic::KvEvents, slot.publisher_id),
+            Arc::clone(&self.entry.recovery),
+            Liveness::new(ctx.address().recipient(), child, slot.publisher_incarnation),
+        )
+        .start();
+        slot.publisher = Some(publisher.clone());
+        if let Some(rank) = &slot.actor {
+            rank.do_send(Connect {
+                publisher: Some(publisher.clone()),
+                reporter: None,
+            });
+        }
+        let name = self.records().query_name(self.ranks[index].publisher_id);
+        let endpoint = RecoveryEndpoint {
+            publisher,
+            limits: self.shared.recovery_limits.clone(),
+            counts: Arc::clone(&self.entry.recovery),
+        };
+        let ready = self.sockets.requests.serve(&name, self.instance, Arc::new(endpoint));
+        self.unreachable.push(ready);
+    }
+
+    /// A native stream that the rank tells its cache.
+    pub(super) fn start_native(&mut self, index: usize, ctx: &mut Context<Self>) {
+        let (Some(plan), Some(sockets)) = (&self.plan.native, self.sockets.native.get(index)) else {
+            return;
+        };
+        let slot = &mut self.ranks[index];
+        slot.native_incarnation += 1;
+        let parts = NativeParts {
+            encoder: BatchEncoder {
+                encoding: plan.encoding,
+                block_size: self.plan.group.engine.block_size,
+                rank: slot.rank,
+            },
+            topic: plan.topic_of(slot.rank.0),
+            socket: Arc::clone(&sockets.events),
+            ring: sockets.replay.as_ref().map(|(_, ring)| Arc::clone(ring)),
+            next_sequence: Arc::clone(&sockets.next_sequence),
+        };
+        let child = Child::Native(slot.rank.0);
+        let liveness = Liveness::new(ctx.address().recipient(), child, slot.native_incarnation);
+        let stream = NativeStream::new(parts, liveness).start();
+        if let Some(rank) = &slot.actor {
+            rank.do_send(ConnectNative(stream.clone()));
+        }
+        slot.native = Some(stream);
+    }
+
+    pub(super) fn start_reporter(&mut self, ctx: &mut Context<Self>) {
+        let plane = self.sockets.events(0);
+        self.reporter.incarnation += 1;
+        self.reporter.publisher_id = PublisherId::random();
+        self.reporter.forward_id = PublisherId::random();
+        let liveness = Liveness::new(ctx.address().recipient(), Child::Metrics, self.reporter.incarnation);
+        let group = &self.plan.group;
+        let scope = &group.endpoint;
+        let forward = (group.forward_passes != Detail::Off).then(|| {
+            let stream = EventPublisher::new(plane.clone(), scope, Topic::ForwardPasses, self.reporter.forward_id);
+            ForwardPasses::new(stream, group.data_parallel_size)
+        });
+        let stream = EventPublisher::new(plane, scope, Topic::KvMetrics, self.reporter.publisher_id);
+        let reporter = MetricsReporter::new(self.instance, stream, forward, liveness).start();
+        self.reporter.actor = Some(reporter.clone());
+        for rank in self.ranks.iter().filter_map(|slot| slot.actor.as_ref()) {
+            rank.do_send(Connect {
+                publisher: None,
+                reporter: Some(reporter.clone()),
+            });
+        }
+    }
+}
+
+impl RankSlot {
+    pub(super) fn new(rank: DpRank) -> Self {
+        Self {
+            rank,
+            actor: None,
+            rank_incarnation: 0,
+            rank_restarts: Restarts::default(),
+            publisher: None,
+            publisher_id: PublisherId::random(),
+            publisher_incarnation: 0,
+            publisher_restarts: Restarts::default(),
+            native: None,
+            native_incarnation: 0,
+            native_restarts: Restarts::default(),
+        }
+    }
+}
+
+impl ReporterSlot {
+    pub(super) fn new() -> Self {
+        Self {
+            actor: None,
+            publisher_id: PublisherId::random(),
+            forward_id: PublisherId::random(),
+            incarnation: 0,
+            restarts: Restarts::default(),
+        }
+    }
+}
