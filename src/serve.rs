@@ -12,8 +12,8 @@ use crate::actors::registry::{FleetSnapshot, InUse, WorkerState};
 use crate::cli::ServeArgs;
 use crate::cluster::{Cluster, Facts, StartError};
 use crate::config::{
-    Brokers, Config, ConfigError, ConfigFile, DiscoveryBackend, EventPlane, Group, Merged, NatsConnections,
-    RequestPlane, Settings, layers,
+    Brokers, Config, ConfigError, ConfigFile, DiscoveryBackend, EventPlane, Group, Merged, NativeEvents,
+    NatsConnections, RequestPlane, Settings, layers,
 };
 use crate::transport::discovery::DiscoveryConfig;
 
@@ -239,19 +239,7 @@ fn start_screen(config: &Config, settings: &Settings, cluster: &Cluster) -> Stri
         line("status", format!("http://{status}/health, /live, /metrics"));
     }
     if let Some(native) = &config.native {
-        let how = if native.connect { "connecting to" } else { "on" };
-        let mut ports = native.ports.iter().flatten();
-        let first = ports.next().copied().unwrap_or_default();
-        let last = ports.next_back().copied().unwrap_or(first);
-        let replay = if native.replay_ports.iter().any(Option::is_some) {
-            ", with replay"
-        } else {
-            ""
-        };
-        line(
-            "vllm events",
-            format!("{how} {}:{first} .. {last}{replay}", native.host),
-        );
+        line("vllm events", describe_native(native));
     }
     line(
         "budget",
@@ -290,6 +278,19 @@ fn distinct(texts: impl Iterator<Item = String>) -> Vec<String> {
         }
     }
     seen
+}
+
+fn describe_native(native: &NativeEvents) -> String {
+    let how = if native.connect { "connecting to" } else { "on" };
+    let mut ports = native.ports.iter().flatten();
+    let first = ports.next().copied().unwrap_or_default();
+    let last = ports.next_back().copied().unwrap_or(first);
+    let replay = if native.replay_ports.iter().any(Option::is_some) {
+        ", with replay"
+    } else {
+        ""
+    };
+    format!("{how} {}:{first} .. {last}{replay}", native.host)
 }
 
 fn describe_planes(config: &Config, group: &Group, facts: &Facts) -> String {

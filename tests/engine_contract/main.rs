@@ -7,11 +7,12 @@ mod load;
 
 use std::collections::BTreeMap;
 
+use ghostfleet::block_hash::hash_blocks;
 use ghostfleet::engine::{
     CapacityPolicy, Engine, EngineConfig, EngineKind, EvictionBackend, Fidelity, HandoffFact, Output, OutputDetail,
     Pass, PreemptionMode, RadixEviction, Rejected, Semantics, SglangConfig, SglangPolicy, Speculation, build,
 };
-use ghostfleet::types::{RequestId, SimTime};
+use ghostfleet::types::{KvEvent, RequestId, SimTime};
 use index::Index;
 use load::{Op, Script, scripts};
 use proptest::prelude::*;
@@ -28,6 +29,8 @@ struct Driver {
     /// Tokens still to come per active request; `None` when the end is drawn by the engine.
     active: BTreeMap<RequestId, Progress>,
     passes: Vec<Pass>,
+    /// Whether the engine says what stored blocks contain.
+    tells_contents: bool,
 }
 
 #[derive(Debug, Default)]
@@ -41,9 +44,11 @@ impl Driver {
     fn new(config: &EngineConfig) -> Self {
         let mut engine = build(config).unwrap();
         engine.record_schedule(true);
+        let tells_contents = engine.record_stored(true);
         Self {
             config: config.clone(),
             engine,
+            tells_contents,
             now: SimTime::ZERO,
             index: Index::default(),
             active: BTreeMap::new(),
@@ -127,10 +132,29 @@ impl Driver {
         for output in &pass.outputs {
             self.take(output);
         }
+        self.check_contents(&pass);
         self.index.apply(&pass.kv_events);
         assert_eq!(pass.load, self.engine.load());
         self.passes.push(pass);
         true
+    }
+
+    /// Each stored run says what its blocks contain, and that has the hashes which it announces.
+    fn check_contents(&self, pass: &Pass) {
+        let runs = pass.kv_events.iter().filter_map(|event| match event {
+            KvEvent::Stored { blocks, .. } if self.tells_contents => Some(blocks),
+            KvEvent::Stored { .. } | KvEvent::Removed { .. } | KvEvent::Cleared => None,
+        });
+        let runs: Vec<_> = runs.collect();
+        assert_eq!(pass.stored.len(), runs.len());
+        for (blocks, content) in runs.into_iter().zip(&pass.stored) {
+            let hashed = hash_blocks(&content.tokens, self.config.block_size as usize, &content.salt, false);
+            let contents = hashed.iter().map(|block| block.tokens_hash);
+            assert!(
+                contents.eq(blocks.iter().map(|block| block.tokens_hash)),
+                "{blocks:?} {content:?}"
+            );
+        }
     }
 
     /// Tokens that a pass may compute at most.
