@@ -3,10 +3,14 @@
 //! Everything here is plain data. Numbers carry their unit in the name; ids are newtypes so that a worker can never be
 //! taken for a rank.
 
+mod prompt;
+
 use std::fmt;
 use std::ops::{Add, Sub};
 use std::sync::Arc;
 use std::time::Duration;
+
+pub use prompt::{IdRun, Prompt};
 
 /// A point on the engine's clock: whole nanoseconds since the clock's origin (fleet start live, zero in replay).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
@@ -90,7 +94,7 @@ pub struct RequestId(pub u64);
 /// One token id.
 pub type Token = u32;
 
-/// A prompt: token ids shared between the request, its blocks and its events, never copied.
+/// Token ids that are shared, never copied.
 pub type Tokens = Arc<[Token]>;
 
 /// What a request may generate and when it ends.
@@ -117,7 +121,7 @@ pub struct EngineRequest {
     /// on with the same stream. Token at absolute position `p` depends on engine seed, this key and `p` alone.
     pub key: u64,
     /// Prompt.
-    pub prompt: Tokens,
+    pub prompt: Prompt,
     /// End rule.
     pub stop: StopRule,
     /// Exact ids to generate instead of drawn ones (response replay); their number replaces `max_tokens`.

@@ -331,7 +331,7 @@ async fn tokenize_and_detokenize_agree_with_the_prompts_of_requests() {
         )
         .await;
     let submission = worker.submitted().await;
-    assert_eq!(reply["tokens"], json!(submission.request.prompt[..]));
+    assert_eq!(reply["tokens"], json!(submission.request.prompt.to_vec()));
     drop(client);
 }
 
@@ -345,7 +345,7 @@ async fn a_completion_is_answered_as_a_whole() {
     let client = worker.ask("/v1/completions", &body).await;
     let submission = worker.submitted().await;
     let request = &submission.request;
-    assert_eq!(request.prompt[..], [300, 301, 302]);
+    assert_eq!(request.prompt.to_vec(), [300, 301, 302]);
     assert_eq!(
         (
             request.stop.max_tokens,
@@ -404,7 +404,7 @@ async fn several_prompts_and_several_answers_each_are_choices_in_order() {
     for (index, text) in [" one", " two", " three", " four"].iter().enumerate() {
         let submission = worker.submitted().await;
         let prompt = if index < 2 { "the fox" } else { "a dog" };
-        assert_eq!(submission.request.prompt[..], ids(prompt));
+        assert_eq!(submission.request.prompt.to_vec(), ids(prompt));
         assert_eq!(
             submission.request.stop.max_tokens,
             Some(16),
@@ -660,7 +660,7 @@ async fn a_chat_is_answered_as_a_whole_and_its_content_may_come_in_parts() {
     let body = json!({ "messages": [{ "role": "user", "content": content }] });
     let client = worker.ask("/v1/chat/completions", &body).await;
     let submission = worker.submitted().await;
-    let prompt = tiny().1.decode(&submission.request.prompt, false).unwrap();
+    let prompt = tiny().1.decode(&submission.request.prompt.to_vec(), false).unwrap();
     assert_eq!(
         prompt,
         "<|im_start|>user\nhello\nworld<|im_end|>\n<|im_start|>assistant\n"

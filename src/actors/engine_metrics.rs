@@ -184,7 +184,7 @@ impl Timeline {
             admitted: now,
             first_token: now,
             last_token: now,
-            prompt_tokens: u32::try_from(request.prompt.len()).unwrap_or(u32::MAX),
+            prompt_tokens: request.prompt.len(),
             cached_tokens: 0,
             generated: 0,
             max_tokens: request.stop.max_tokens,

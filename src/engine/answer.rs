@@ -131,7 +131,7 @@ pub(crate) struct Answer {
 impl Answer {
     /// The answer to `request` in a context of at most `max_len` tokens, prompt included, and of at most `most` tokens.
     pub(crate) fn new(request: &EngineRequest, generator: Generator, max_len: u32, most: u32) -> Self {
-        let prompt_len = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
+        let prompt_len = request.prompt.len();
         let room = max_len.saturating_sub(prompt_len).min(most);
         let rule = &request.stop;
         let stream = generator.stream(request.key);

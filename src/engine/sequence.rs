@@ -1,7 +1,7 @@
 //! One request inside an engine: its tokens, block hashes and block table.
 
 use crate::block_hash::{BlockHasher, chain};
-use crate::types::{RequestId, SequenceHash, SimTime, StoredBlock, Token, Tokens};
+use crate::types::{Prompt, RequestId, SequenceHash, SimTime, StoredBlock, Token};
 
 use super::answer::{Answer, Generator};
 use super::kv::logical::BlockIdentity;
@@ -11,7 +11,7 @@ use super::kv::pool::BlockTable;
 #[derive(Debug)]
 pub(crate) struct Sequence {
     pub(crate) id: RequestId,
-    pub(crate) prompt: Tokens,
+    pub(crate) prompt: Prompt,
     pub(crate) answer: Answer,
     pub(crate) priority: i32,
     pub(crate) arrival: SimTime,
@@ -27,7 +27,7 @@ pub(crate) struct Sequence {
 impl Sequence {
     pub(crate) fn new(
         id: RequestId,
-        prompt: Tokens,
+        prompt: Prompt,
         answer: Answer,
         priority: i32,
         arrival: SimTime,
@@ -48,7 +48,7 @@ impl Sequence {
     }
 
     pub(crate) fn prompt_len(&self) -> u32 {
-        u32::try_from(self.prompt.len()).unwrap_or(u32::MAX)
+        self.prompt.len()
     }
 
     /// The first `count` blocks, which have been hashed.
@@ -117,8 +117,7 @@ impl SequenceHasher {
         let start = index * self.block_size;
         let end = start + self.block_size;
         let prompt_len = sequence.prompt_len();
-        let prompt = start.min(prompt_len) as usize..end.min(prompt_len) as usize;
-        out.extend_from_slice(&sequence.prompt[prompt]);
+        sequence.prompt.append(start.min(prompt_len)..end.min(prompt_len), out);
         let generated = start.max(prompt_len) - prompt_len..end.max(prompt_len) - prompt_len;
         out.extend(generated.map(|at| sequence.answer.token(self.generator, at)));
     }
@@ -129,7 +128,7 @@ impl SequenceHasher {
         let prompt_len = sequence.prompt_len();
         self.hasher.reseed(sequence.hash_seed);
         let tokens_hash = if end <= prompt_len {
-            self.hasher.local(&sequence.prompt[start as usize..end as usize])
+            self.hasher.local(sequence.prompt.tokens(start..end, &mut self.mixed))
         } else {
             let mut mixed = std::mem::take(&mut self.mixed);
             mixed.clear();

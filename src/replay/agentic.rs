@@ -11,7 +11,7 @@ use std::time::Duration;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use crate::types::{SimTime, Token};
+use crate::types::{Prompt, SimTime, Token};
 
 use super::prompt::{PromptRef, PromptStore};
 use super::source::{Source, Trajectory, Turn};
@@ -356,6 +356,10 @@ impl Source for AgenticSource {
 
     fn write_prompt(&self, tag: u32, prompt: &mut Vec<Token>) {
         self.prompts.write(self.nodes[tag as usize].prompt, prompt);
+    }
+
+    fn prompt(&self, tag: u32) -> Prompt {
+        self.prompts.prompt(self.nodes[tag as usize].prompt)
     }
 
     fn is_drained(&self) -> bool {

@@ -388,12 +388,10 @@ impl Harness {
         flight.target = Some(target);
         flight.overlap = placement.map(|placement| (placement.overlap_blocks, placement.best_overlap_blocks));
         let tag = flight.turn.tag;
-        self.prompt.clear();
-        source.write_prompt(tag, &mut self.prompt);
         let request = EngineRequest {
             id: RequestId(id),
             key: u64::from(tag) + 1,
-            prompt: self.prompt.as_slice().into(),
+            prompt: source.prompt(tag),
             stop: StopRule {
                 max_tokens: Some(flight.turn.output_tokens),
                 ignore_eos: true,

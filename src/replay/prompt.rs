@@ -1,9 +1,11 @@
 //! Prompts as runs of hash ids.
 
+use std::sync::Arc;
+
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use crate::types::Token;
+use crate::types::{IdRun, Prompt, Token};
 
 /// Hash ids of all prompts of a workload: renumbered in order of first sight and kept as runs of consecutive ids, since
 /// fresh ids get consecutive numbers.
@@ -12,8 +14,10 @@ pub struct PromptStore {
     /// Tokens per id.
     block_tokens: u32,
     numbers: HashMap<u64, u32, FxBuildHasher>,
-    /// First id and how many.
-    runs: Vec<(u32, u32)>,
+    /// What is being added.
+    runs: Vec<IdRun>,
+    /// Everything, once no more is added; requests share it.
+    sealed: Arc<[IdRun]>,
 }
 
 /// One prompt in a store.
@@ -37,6 +41,7 @@ impl PromptStore {
             block_tokens,
             numbers: HashMap::default(),
             runs: Vec::new(),
+            sealed: Arc::default(),
         }
     }
 
@@ -54,8 +59,11 @@ impl PromptStore {
             let fresh = u32::try_from(self.numbers.len()).unwrap_or(u32::MAX);
             let number = *self.numbers.entry(id).or_insert(fresh);
             match self.runs[first_run..].last_mut() {
-                Some((first, length)) if *first + *length == number => *length += 1,
-                _ => self.runs.push((number, 1)),
+                Some(run) if run.first + run.count == number => run.count += 1,
+                _ => self.runs.push(IdRun {
+                    first: number,
+                    count: 1,
+                }),
             }
         }
         PromptRef {
@@ -65,23 +73,21 @@ impl PromptStore {
         }
     }
 
-    /// Forgets the numbering, which is only needed while prompts are added.
+    /// Ends the adding: forgets the numbering and opens the store for reading.
     pub(crate) fn seal(&mut self) {
         self.numbers = HashMap::default();
-        self.runs.shrink_to_fit();
+        self.sealed = std::mem::take(&mut self.runs).into();
     }
 
-    /// Appends a prompt: each id as often as it has tokens, the last one cut.
+    /// A prompt of the sealed store, sharing its runs.
+    pub(crate) fn prompt(&self, prompt: PromptRef) -> Prompt {
+        let own = prompt.first_run..prompt.first_run + prompt.runs;
+        Prompt::from_runs(Arc::clone(&self.sealed), own, self.block_tokens, prompt.tokens)
+    }
+
+    /// Appends a prompt of the sealed store: each id as often as it has tokens, the last one cut.
     pub(crate) fn write(&self, prompt: PromptRef, into: &mut Vec<Token>) {
-        let end = into.len() + prompt.tokens as usize;
-        into.reserve(prompt.tokens as usize);
-        let first = prompt.first_run as usize;
-        for &(id, length) in &self.runs[first..first + prompt.runs as usize] {
-            for id in id..id + length {
-                let left = end - into.len();
-                into.resize(into.len() + left.min(self.block_tokens as usize), id);
-            }
-        }
+        self.prompt(prompt).append(0..prompt.tokens, into);
     }
 }
 

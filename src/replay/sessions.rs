@@ -7,7 +7,7 @@ use std::time::Duration;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use crate::types::{SimTime, Token, Tokens};
+use crate::types::{Prompt, SimTime, Token, Tokens};
 
 use super::prompt::{PromptRef, PromptStore};
 use super::source::{Source, Turn};
@@ -348,6 +348,14 @@ impl Source for SessionSource {
         match self.histories.get(&row.session) {
             Some(history) if self.trace.delta => prompt.extend_from_slice(history),
             _ => self.trace.prompts.write(row.prompt, prompt),
+        }
+    }
+
+    fn prompt(&self, tag: u32) -> Prompt {
+        let row = self.trace.turns[tag as usize];
+        match self.histories.get(&row.session) {
+            Some(history) if self.trace.delta => history.as_slice().into(),
+            _ => self.trace.prompts.prompt(row.prompt),
         }
     }
 

@@ -1,6 +1,6 @@
 //! What comes when.
 
-use crate::types::{SimTime, Token, Tokens};
+use crate::types::{Prompt, SimTime, Token, Tokens};
 
 /// One request that is due.
 #[derive(Debug, Clone)]
@@ -52,6 +52,13 @@ pub trait Source {
 
     /// Appends the prompt of a request to `prompt`.
     fn write_prompt(&self, tag: u32, prompt: &mut Vec<Token>);
+
+    /// The prompt of a request as an engine keeps it: shared with the workload where that can be.
+    fn prompt(&self, tag: u32) -> Prompt {
+        let mut tokens = Vec::new();
+        self.write_prompt(tag, &mut tokens);
+        tokens.into()
+    }
 
     /// Whether no request will come any more.
     fn is_drained(&self) -> bool;

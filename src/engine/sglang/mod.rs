@@ -346,7 +346,7 @@ impl Engine for Sglang {
             Err(reason @ Rejected::PromptTooLong { .. }) if !self.rules.is_real() => (0, Some(reason)),
             Err(reason) => return Err(reason),
         };
-        let prompt_len = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
+        let prompt_len = request.prompt.len();
         let answer = Answer::new(&request, self.generator, prompt_len.saturating_add(max_new), u32::MAX);
         let seed = salted_seed(&request.salt);
         let ignore_eos = request.stop.ignore_eos;

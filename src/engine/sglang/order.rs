@@ -87,13 +87,12 @@ impl Sglang {
         if sequence.len() < tokens {
             return None;
         }
-        let of_prompt = sequence.prompt.iter().copied();
-        let generated = (0..sequence.generated).map(|index| sequence.answer.token(self.generator, index));
-        let start: Vec<u8> = of_prompt
-            .chain(generated)
-            .take(tokens as usize)
-            .flat_map(Token::to_le_bytes)
-            .collect();
+        let mut start = Vec::new();
+        let of_prompt = sequence.prompt_len().min(tokens);
+        sequence.prompt.append(0..of_prompt, &mut start);
+        let generated = (0..tokens - of_prompt).map(|index| sequence.answer.token(self.generator, index));
+        start.extend(generated);
+        let start: Vec<u8> = start.into_iter().flat_map(Token::to_le_bytes).collect();
         Some(xxh3_64_with_seed(&start, sequence.hash_seed()))
     }
 

@@ -134,7 +134,7 @@ impl Rules {
     /// [`Rejected`] when it can never run. SGLang cuts long answers to what the pool holds; the emulator would wait for
     /// ever.
     pub(super) fn max_new(&self, request: &EngineRequest) -> Result<u32, Rejected> {
-        let prompt = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
+        let prompt = request.prompt.len();
         if prompt == 0 {
             return Err(Rejected::EmptyPrompt);
         }

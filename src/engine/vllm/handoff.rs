@@ -24,7 +24,7 @@ impl Vllm {
     /// Asks for blocks for a prompt whose KV will come from elsewhere.
     pub(super) fn reserve_destination(&mut self, request: EngineRequest, now: SimTime) -> Result<(), HandoffRefused> {
         self.refuse_reserving()?;
-        let prompt_len = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
+        let prompt_len = request.prompt.len();
         if self.rules.blocks(prompt_len) > self.pool.capacity() {
             return Err(HandoffRefused::PromptTooLarge);
         }

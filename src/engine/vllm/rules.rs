@@ -126,7 +126,7 @@ impl Rules {
 
     /// Checks at submission: what can never run. The reference emulator refuses long prompts when it comes to admit them.
     pub(super) fn accepts(&self, request: &EngineRequest) -> Result<(), Rejected> {
-        let prompt_tokens = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
+        let prompt_tokens = request.prompt.len();
         if prompt_tokens == 0 {
             return Err(Rejected::EmptyPrompt);
         }

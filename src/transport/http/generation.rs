@@ -123,8 +123,8 @@ impl Generation {
     ) -> Result<Self, ApiError> {
         let mailbox = Mailbox::new(max_pending);
         let requests = plan.engine_requests(client_id);
-        let choices = requests.iter().map(|request| Choice {
-            detokenizer: Detokenizer::new(&request.prompt, plan.skip_special_tokens),
+        let choices = (0..requests.len()).map(|choice| Choice {
+            detokenizer: Detokenizer::new(&plan.prompts[choice / plan.n].0, plan.skip_special_tokens),
             matcher: StopMatcher::new(Arc::clone(&plan.stop_strings), plan.include_stop),
             completion_tokens: 0,
             cached_tokens: 0,

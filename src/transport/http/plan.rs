@@ -198,7 +198,7 @@ impl Plan {
                 0 => xxh3_64(origin.as_bytes()),
                 _ => xxh3_64(format!("{origin} choice {choice}").as_bytes()),
             },
-            prompt: Arc::clone(prompt),
+            prompt: Arc::clone(prompt).into(),
             stop: self.stop.clone(),
             planned: None,
             priority: self.priority,

@@ -11,7 +11,7 @@ use serde::de::{Deserializer, SeqAccess, Visitor};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::Codec;
-use crate::types::{DpRank, EngineRequest, HashSalt, RequestId, StopRule, Token, Tokens};
+use crate::types::{DpRank, EngineRequest, HashSalt, RequestId, StopRule, Token};
 
 /// A request that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -105,7 +105,7 @@ impl PreprocessedRequest {
         let request = EngineRequest {
             id,
             key: xxh3_64(client_id.as_bytes()),
-            prompt: Tokens::from(self.token_ids),
+            prompt: self.token_ids.into(),
             stop: StopRule {
                 max_tokens: stop.max_tokens,
                 min_tokens: stop.min_tokens.unwrap_or(0),
