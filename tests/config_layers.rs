@@ -124,11 +124,7 @@ fn an_engine_document_lies_just_below_the_place_that_names_it() {
     assert!(line(&printed, "block_size").starts_with("block_size = 8  # engine.block_size in extra_engine_args, "));
     assert_refused(
         &Scene::new().run(&["--extra-engine-args", r#"{"engine": {"speedup_ratio": -1}}"#]),
-        &[
-            "--speedup-ratio -1",
-            "0 or greater",
-            "engine.speedup_ratio in extra_engine_args, flag",
-        ],
+        &["--extra-engine-args: `engine.speedup_ratio` -1", "0 or greater"],
     );
 }
 
@@ -150,7 +146,7 @@ fn unusable_engine_documents_name_the_path_and_the_nearest_key() {
     refused("absent.json", &["absent.json", "or the JSON object itself"]);
     refused(
         r#"{"engine_type": "vllm", "dp_size": 0}"#,
-        &["--data-parallel-size 0", "at least 1"],
+        &["--extra-engine-args: `dp_size` 0", "at least 1"],
     );
     refused(
         r#"{"is_prefill": true, "is_decode": true}"#,
@@ -158,36 +154,36 @@ fn unusable_engine_documents_name_the_path_and_the_nearest_key() {
     );
     refused(
         r#"{"engine_type": "sglang", "block_size": 64, "sglang": {"page_size": 16}}"#,
-        &["--sglang-page-size 16", "64"],
+        &["`sglang.page_size` 16", "64"],
     );
     refused(
         r#"{"engine": {"backend": "sglang", "block_size": 64, "sglang": {"chunked_prefill_size": 100}}}"#,
-        &["--sglang-chunked-prefill-size 100", "divisible"],
+        &["`engine.sglang.chunked_prefill_size` 100", "divisible"],
     );
     refused(
         r#"{"engine": {"backend": "sglang", "enable_chunked_prefill": false}}"#,
-        &["--enable-chunked-prefill", "sglang"],
+        &["`engine.enable_chunked_prefill` false", "sglang"],
     );
-    refused(r#"{"engine": {"aic_nextn": 6}}"#, &["--aic-nextn 6", "1..=5"]);
+    refused(r#"{"engine": {"aic_nextn": 6}}"#, &["`engine.aic_nextn` 6", "1..=5"]);
     refused(
         r#"{"aic_nextn": 2, "decode_speedup_ratio": 2.0}"#,
-        &["--aic-nextn 2", "--decode-speedup-ratio 1.0"],
+        &["`aic_nextn` 2", "--decode-speedup-ratio 1.0"],
     );
     refused(
         r#"{"aic_nextn_accept_rates": "0.5"}"#,
-        &["--aic-nextn-accept-rates 0.5", "requires --aic-nextn"],
+        &["`aic_nextn_accept_rates` 0.5", "requires --aic-nextn"],
     );
     refused(
         r#"{"num_g3_blocks": 5}"#,
-        &["--num-g3-blocks 5", "requires --num-g2-blocks"],
+        &["`num_g3_blocks` 5", "requires --num-g2-blocks"],
     );
     refused(
         r#"{"gpu_memory_utilization": 1.5}"#,
-        &["--gpu-memory-utilization 1.5", "between 0 and 1"],
+        &["`gpu_memory_utilization` 1.5", "between 0 and 1"],
     );
     refused(
         r#"{"dynamo": {"handoff_session_timeout_ms": 0}}"#,
-        &["--handoff-session-timeout-ms 0", "at least 1"],
+        &["`dynamo.handoff_session_timeout_ms` 0", "at least 1"],
     );
 }
 
@@ -226,7 +222,7 @@ fn groups_take_their_own_keys_and_fall_back_to_the_fleets() {
     assert_refused(&scene.with_file("group = 3\n", &[]), &["write [[group]]"]);
     assert_refused(
         &scene.with_file("[[group]]\nnum_workers = 0\n", &[]),
-        &["--num-workers 0", "at least 1", "fleet.toml"],
+        &["fleet.toml, group 0: num_workers = 0", "at least 1"],
     );
 }
 
@@ -426,5 +422,48 @@ fn ports_are_listed_one_per_worker() {
     assert_refused(
         &scene.run(&["--zmq-replay-ports", "9000"]),
         &["requires --zmq-kv-events-ports"],
+    );
+}
+
+#[test]
+fn errors_name_the_place_that_holds_the_value() {
+    let from = |name: &str, value: &str| Scene::new().set(name, value).run(&[]);
+    assert_refused(&from("DYN_NAMESPACE", "a.b"), &["DYN_NAMESPACE=a.b"]);
+    assert_refused(&from("ETCD_LEASE_TTL", "0"), &["ETCD_LEASE_TTL=0", "at least 1"]);
+    assert_refused(
+        &from("DYN_TCP_RPC_HOST", "nowhere0"),
+        &["DYN_TCP_RPC_HOST=nowhere0", "network interface"],
+    );
+    assert_refused(
+        &from("GHOSTFLEET_STAGGER_DELAY", "-2"),
+        &["GHOSTFLEET_STAGGER_DELAY=-2", "by fleet size"],
+    );
+    assert_refused(
+        &from("GHOSTFLEET_EXTRA_ENGINE_ARGS", r#"{"dp_size": 0}"#),
+        &["GHOSTFLEET_EXTRA_ENGINE_ARGS: `dp_size` 0", "at least 1"],
+    );
+    let scene = Scene::new();
+    for (text, place) in [
+        ("lease_ttl = 0\n", "fleet.toml: lease_ttl = 0 must be"),
+        ("max_message_size = 5\n", "fleet.toml: max_message_size = 5 must be"),
+        ("endpoint = \"x\"\n", "fleet.toml: endpoint = \"x\" cannot be"),
+        (
+            "[[group]]\n[[group]]\nname = \"slow\"\nspeedup_ratio = -1\n",
+            "fleet.toml, group slow: speedup_ratio = -1.0 must be",
+        ),
+        (
+            "[[group]]\nname = \"slow\"\nextra_engine_args = '{\"blok_size\": 1}'\n",
+            "fleet.toml, group slow: extra_engine_args: unknown key `blok_size`",
+        ),
+        (
+            "planner_profile_data = \"absent.npz\"\n",
+            "fleet.toml: planner_profile_data = ",
+        ),
+    ] {
+        assert_refused(&scene.with_file(text, &[]), &[place]);
+    }
+    assert_refused(
+        &scene.run(&["--tcp-host", "nowhere0"]),
+        &["--tcp-host nowhere0 is neither"],
     );
 }

@@ -12,7 +12,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("main", &["*"]),
     ("serve", &["actors", "cli", "cluster", "config", "transport", "types"]),
     ("convert", &["cli", "profile"]),
-    ("replay_run", &["cli", "engine", "replay", "router", "types"]),
+    ("replay_run", &["cli", "config", "engine", "replay", "router", "types"]),
     ("cli", &["config", "drill", "engine", "types"]),
     (
         "cluster",

@@ -10,6 +10,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::ConfigError;
+use super::layers::Origin;
 use super::settings::Settings;
 
 /// Longest document.
@@ -223,13 +224,23 @@ pub(super) fn is_inline(text: &str) -> bool {
     text.trim_start().starts_with('{')
 }
 
-/// What a document says, key by key: the path of each key and the settings that it stands for.
+/// What a document says.
+#[derive(Debug)]
+pub(super) struct Document {
+    /// Whether it is in the nested dialect of 1.6.1.
+    pub(super) nested: bool,
+    /// The path of each key and the settings that it stands for.
+    pub(super) said: Vec<(String, Settings)>,
+}
+
+/// Reads a document that is named at `named_by`.
 ///
 /// # Errors
 /// [`ConfigError::EngineArgs`] names the document and the path of the key.
-pub(super) fn read(text: &str) -> Result<Vec<(String, Settings)>, ConfigError> {
+pub(super) fn read(text: &str, named_by: &Origin) -> Result<Document, ConfigError> {
     let inline = is_inline(text);
     let failed = |error: String| ConfigError::EngineArgs {
+        named_by: named_by.document(),
         document: if inline { String::new() } else { format!(" {text}") },
         error,
     };
@@ -249,7 +260,7 @@ pub(super) fn read(text: &str) -> Result<Vec<(String, Settings)>, ConfigError> {
     parse(&document).map_err(failed)
 }
 
-fn parse(document: &str) -> Result<Vec<(String, Settings)>, String> {
+fn parse(document: &str) -> Result<Document, String> {
     let document: Value = serde_json::from_str(document).map_err(|error| error.to_string())?;
     let Value::Object(members) = document else {
         return Err("the document must be an object".to_owned());
@@ -262,7 +273,7 @@ fn parse(document: &str) -> Result<Vec<(String, Settings)>, String> {
         // A backend is what turns the model on.
         said.push(("aic_backend".to_owned(), one("aic_perf_model", &Value::from(true))?));
     }
-    Ok(said)
+    Ok(Document { nested, said })
 }
 
 fn walk(
@@ -349,7 +360,7 @@ mod tests {
 
     fn merged(document: &str) -> Map<String, Value> {
         let mut all = Map::new();
-        for (_, settings) in read(document).unwrap() {
+        for (_, settings) in read(document, &Origin::Flag).unwrap().said {
             let Value::Object(values) = serde_json::to_value(settings).unwrap() else {
                 unreachable!()
             };
@@ -453,7 +464,7 @@ mod tests {
             (r#"{"block_size": 64} and more"#, "trailing characters"),
             (r#"{"block_size": 64"#, "EOF while parsing"),
         ] {
-            let error = read(document).unwrap_err().to_string();
+            let error = read(document, &Origin::Flag).unwrap_err().to_string();
             assert!(
                 error.starts_with("--extra-engine-args: ") && error.contains(message),
                 "{document}: {error}"
@@ -474,6 +485,7 @@ mod tests {
         let directory = tempfile::TempDir::new().unwrap();
         let path = directory.path().join("engine.json");
         let name = path.to_str().unwrap();
+        let read = |name| read(name, &Origin::Flag);
         let error = read(name).unwrap_err().to_string();
         assert!(
             error.contains(name) && error.contains("or the JSON object itself"),
@@ -483,7 +495,7 @@ mod tests {
         let error = read(name).unwrap_err().to_string();
         assert!(error.contains(name) && error.contains("unknown key `typo`"), "{error}");
         std::fs::write(&path, r#"{"block_size": 32}"#).unwrap();
-        assert_eq!(read(name).unwrap().len(), 1);
+        assert_eq!(read(name).unwrap().said.len(), 1);
         assert!(read(directory.path().to_str().unwrap()).is_err());
     }
 }

@@ -13,7 +13,7 @@ use super::rules::{check_built_in, check_ranges, refused};
 use super::settings::Settings;
 use super::{ConfigError, Group, seconds};
 use crate::engine::{
-    EngineConfig, EngineKind, EvictionBackend, Fidelity, G1Backend, SglangConfig, Speculation, TimingConfig,
+    EngineConfig, EngineKind, EvictionBackend, Fidelity, G1Backend, SglangConfig, Speculation, TimingConfig, WorkerRole,
 };
 use crate::profile;
 use crate::transport::discovery::EndpointName;
@@ -31,22 +31,23 @@ pub(super) fn resolve(index: usize, layered: &Layered) -> Result<Group, ConfigEr
         Some(endpoint) => endpoint.parse::<EndpointName>(),
         None => EndpointName::new(s.namespace.as_deref().unwrap_or_default(), "backend", "generate"),
     };
-    let endpoint = endpoint.map_err(|error| ConfigError::Invalid(format!("--endpoint: {error}")))?;
+    let endpoint = endpoint.map_err(|error| {
+        let key = if s.endpoint.is_some() { "endpoint" } else { "namespace" };
+        refused(layered, key, &format!("cannot be: {error}"))
+    })?;
     let data_parallel_size = s.data_parallel_size.unwrap_or(1);
     if data_parallel_size > MAX_RANKS {
         return Err(refused(layered, "data_parallel_size", &format!("exceeds {MAX_RANKS}")));
     }
     check_together(layered, &s)?;
-    check_built_in(layered)?;
+    check_built_in(layered, true)?;
     let engine = engine(layered, &s)?;
     Ok(Group {
         name: s.name.clone().unwrap_or_else(|| format!("group-{index}")),
         endpoint,
         num_workers: s.num_workers.unwrap_or(1),
         data_parallel_size,
-        startup_time: s
-            .startup_time
-            .map_or(Ok(Duration::ZERO), |span| seconds("startup-time", span.get()))?,
+        startup_time: startup_time(layered, &s)?,
         request_plane: s.request_plane.unwrap_or(RequestPlane::Tcp),
         event_plane: s.event_plane.unwrap_or(EventPlane::Zmq),
         request_codec: s.request_codec.unwrap_or_default(),
@@ -55,7 +56,12 @@ pub(super) fn resolve(index: usize, layered: &Layered) -> Result<Group, ConfigEr
     })
 }
 
-fn engine(layered: &Layered, s: &Settings) -> Result<EngineConfig, ConfigError> {
+pub(super) fn startup_time(layered: &Layered, s: &Settings) -> Result<Duration, ConfigError> {
+    seconds(layered, "startup_time", s.startup_time.map_or(0.0, Finite::get))
+}
+
+/// The engine that merged settings describe.
+pub(super) fn engine(layered: &Layered, s: &Settings) -> Result<EngineConfig, ConfigError> {
     let defaults = EngineConfig::default();
     let ratio = |value: Option<Finite>| value.map_or(1.0, Finite::get);
     let zero = |value: Option<Finite>| value.map_or(0.0, Finite::get);
@@ -65,6 +71,7 @@ fn engine(layered: &Layered, s: &Settings) -> Result<EngineConfig, ConfigError> 
         kind: s.engine_type.unwrap_or_default(),
         fidelity,
         semantics: s.semantics.unwrap_or_default(),
+        role: role(s),
         num_gpu_blocks: s.num_gpu_blocks_override.unwrap_or(defaults.num_gpu_blocks),
         block_size: s.block_size.unwrap_or(defaults.block_size),
         max_model_len: s.max_model_len,
@@ -102,6 +109,15 @@ fn engine(layered: &Layered, s: &Settings) -> Result<EngineConfig, ConfigError> 
     Ok(engine)
 }
 
+/// The part of the work, which has an old and a new name.
+fn role(s: &Settings) -> WorkerRole {
+    match (s.is_prefill_worker, s.is_decode_worker, s.disaggregation_mode) {
+        (Some(true), _, _) | (_, _, Some(DisaggregationMode::Prefill)) => WorkerRole::Prefill,
+        (_, Some(true), _) | (_, _, Some(DisaggregationMode::Decode)) => WorkerRole::Decode,
+        (_, _, None | Some(DisaggregationMode::Agg)) => WorkerRole::Aggregated,
+    }
+}
+
 /// The KV pool, which has an old and a new name.
 fn eviction_backend(layered: &Layered, s: &Settings) -> Result<EvictionBackend, ConfigError> {
     match (s.g1_backend, s.eviction_backend) {
@@ -119,7 +135,7 @@ fn eviction_backend(layered: &Layered, s: &Settings) -> Result<EvictionBackend, 
 }
 
 /// Settings that have to fit each other.
-fn check_together(layered: &Layered, s: &Settings) -> Result<(), ConfigError> {
+pub(super) fn check_together(layered: &Layered, s: &Settings) -> Result<(), ConfigError> {
     let engine_type = s.engine_type.unwrap_or_default();
     let fidelity = s.scheduler_fidelity.unwrap_or_default();
     match (engine_type, s.block_size) {
@@ -268,7 +284,7 @@ fn speculation(layered: &Layered, s: &Settings) -> Result<Option<Speculation>, C
 fn timing(layered: &Layered, s: &Settings) -> Result<TimingConfig, ConfigError> {
     let model = s.timing_model.as_ref().unwrap_or(&TimingModel::Polynomial);
     match (s.planner_profile_data.as_deref(), model) {
-        (Some(path), TimingModel::Polynomial) => measured("--planner-profile-data", path),
+        (Some(path), TimingModel::Polynomial) => measured(layered, "planner_profile_data", path),
         (Some(_), TimingModel::Fixed { .. } | TimingModel::External(_)) => Err(refused(
             layered,
             "timing_model",
@@ -285,7 +301,7 @@ fn timing(layered: &Layered, s: &Settings) -> Result<TimingConfig, ConfigError> 
             })
         }
         (None, TimingModel::External(External::DynamoProfile(ProfilePath { path }))) => {
-            measured("--timing-model", path)
+            measured(layered, "timing_model", path)
         }
         (None, TimingModel::External(External::Ais(_))) => {
             let why = "asks for the AIC performance model, which this build does not have";
@@ -294,7 +310,7 @@ fn timing(layered: &Layered, s: &Settings) -> Result<TimingConfig, ConfigError> 
     }
 }
 
-fn measured(flag: &str, path: &Path) -> Result<TimingConfig, ConfigError> {
-    let profile = profile::load(path).map_err(|error| ConfigError::Invalid(format!("{flag}: {error}")))?;
+fn measured(layered: &Layered, key: &str, path: &Path) -> Result<TimingConfig, ConfigError> {
+    let profile = profile::load(path).map_err(|error| refused(layered, key, &format!("is no profile: {error}")))?;
     Ok(TimingConfig::Profile(Arc::new(profile)))
 }

@@ -2,8 +2,6 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 
-use super::ConfigError;
-
 /// Where to listen and what to advertise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Host {
@@ -11,18 +9,16 @@ pub(super) struct Host {
     pub(super) advertise: IpAddr,
 }
 
-/// Resolves a host setting. A wildcard address listens everywhere and advertises the routed local address.
-pub(super) fn resolve(setting: &str, text: &str) -> Result<Host, ConfigError> {
+/// Resolves a host. A wildcard address listens everywhere and advertises the routed local address.
+pub(super) fn resolve(text: &str) -> Result<Host, String> {
     let text = text.trim();
     let ip = match text.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
         Ok(ip) => ip,
         Err(_) if text.is_empty() => IpAddr::V4(Ipv4Addr::LOCALHOST),
         Err(_) if text == "localhost" => IpAddr::V4(Ipv4Addr::LOCALHOST),
-        Err(_) => interface(text).ok_or_else(|| {
-            ConfigError::Invalid(format!(
-                "{setting}: {text:?} is neither an IP address nor a network interface of this machine with an address"
-            ))
-        })?,
+        Err(_) => {
+            interface(text).ok_or("is neither an IP address nor a network interface of this machine with an address")?
+        }
     };
     Ok(Host {
         bind: ip,
@@ -68,7 +64,7 @@ mod tests {
         let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
         for text in ["127.0.0.1", "", "localhost", "lo"] {
             assert_eq!(
-                resolve("x", text).unwrap(),
+                resolve(text).unwrap(),
                 Host {
                     bind: loopback,
                     advertise: loopback
@@ -76,12 +72,8 @@ mod tests {
                 "{text}"
             );
         }
-        assert!(resolve("x", "0.0.0.0").unwrap().bind.is_unspecified());
-        assert!(!resolve("x", "0.0.0.0").unwrap().advertise.is_unspecified());
-        let error = resolve("DYN_TCP_RPC_HOST", "nonsense0").unwrap_err().to_string();
-        assert!(
-            error.contains("DYN_TCP_RPC_HOST") && error.contains("nonsense0"),
-            "{error}"
-        );
+        assert!(resolve("0.0.0.0").unwrap().bind.is_unspecified());
+        assert!(!resolve("0.0.0.0").unwrap().advertise.is_unspecified());
+        assert!(resolve("nonsense0").unwrap_err().contains("network interface"));
     }
 }

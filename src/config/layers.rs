@@ -18,10 +18,19 @@ pub enum Origin {
     Default,
     /// A config file.
     File(PathBuf),
+    /// One `[[group]]` of a config file.
+    Group {
+        /// The file.
+        path: PathBuf,
+        /// Its name, else its number.
+        group: String,
+    },
     /// An environment variable.
     Environment(String),
     /// The command line.
     Flag,
+    /// A flag that is no setting of its own: it names an engine document.
+    DocumentFlag(&'static str),
     /// A key of an engine document, and where the document was named.
     EngineArgs {
         /// Path of the key.
@@ -31,13 +40,49 @@ pub enum Origin {
     },
 }
 
+impl Origin {
+    /// How an error names the setting `key` with the value `value`, so that it can be found where it was said.
+    pub(super) fn place(&self, key: &str, value: &Value) -> String {
+        let plain = match value {
+            Value::String(text) => text.clone(),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => value.to_string(),
+        };
+        match self {
+            Self::Default | Self::Flag => format!("{} {plain}", flag(key)),
+            Self::DocumentFlag(flag) => format!("{flag} {plain}"),
+            Self::Environment(name) => format!("{name}={plain}"),
+            Self::File(path) => format!("{}: {key} = {}", path.display(), toml_value(value)),
+            Self::Group { path, group } => format!("{}, group {group}: {key} = {}", path.display(), toml_value(value)),
+            Self::EngineArgs { path, named_by } => format!("{}: `{path}` {plain}", named_by.document()),
+        }
+    }
+
+    /// How an error names a document that was named here.
+    pub(super) fn document(&self) -> String {
+        match self {
+            Self::Default | Self::Flag | Self::EngineArgs { .. } => "--extra-engine-args".to_owned(),
+            Self::DocumentFlag(flag) => (*flag).to_owned(),
+            Self::Environment(name) => name.clone(),
+            Self::File(path) => format!("{}: extra_engine_args", path.display()),
+            Self::Group { path, group } => format!("{}, group {group}: extra_engine_args", path.display()),
+        }
+    }
+}
+
+/// The flag of a setting.
+pub(super) fn flag(key: &str) -> String {
+    format!("--{}", key.replace('_', "-"))
+}
+
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
             Self::File(path) => write!(f, "{}", path.display()),
+            Self::Group { path, group } => write!(f, "{}, group {group}", path.display()),
             Self::Environment(name) => write!(f, "environment {name}"),
             Self::Flag => f.write_str("flag"),
+            Self::DocumentFlag(flag) => f.write_str(flag),
             Self::EngineArgs { path, named_by } => write!(f, "{path} in extra_engine_args, {named_by}"),
         }
     }
@@ -63,19 +108,24 @@ impl Layered {
     /// Puts a layer on top: first the engine document that it names, then what it says itself.
     fn overlay(&mut self, layer: &Settings, origin: &Origin) -> Result<(), ConfigError> {
         if let Some(document) = &layer.extra_engine_args {
-            for (path, settings) in engine_args::read(document)? {
-                let origin = Origin::EngineArgs {
-                    path,
-                    named_by: Box::new(origin.clone()),
-                };
-                self.put(&settings, &origin);
-            }
+            self.put_document(engine_args::read(document, origin)?, origin);
         }
         self.put(layer, origin);
         Ok(())
     }
 
-    fn put(&mut self, layer: &Settings, origin: &Origin) {
+    /// Puts what an engine document says on top.
+    pub(super) fn put_document(&mut self, document: engine_args::Document, named_by: &Origin) {
+        for (path, settings) in document.said {
+            let origin = Origin::EngineArgs {
+                path,
+                named_by: Box::new(named_by.clone()),
+            };
+            self.put(&settings, &origin);
+        }
+    }
+
+    pub(super) fn put(&mut self, layer: &Settings, origin: &Origin) {
         let Ok(Value::Object(values)) = serde_json::to_value(layer) else {
             return;
         };
@@ -86,7 +136,7 @@ impl Layered {
     }
 
     /// Adds the defaults that depend on other settings.
-    fn complete(mut self) -> Result<Self, ConfigError> {
+    pub(super) fn complete(mut self) -> Result<Self, ConfigError> {
         if !self.values.contains_key("block_size") {
             let settings = self.settings()?;
             let engine = settings.engine_type.unwrap_or_default();
@@ -293,9 +343,13 @@ pub fn merge(
         layered.overlay(flags, &Origin::Flag)
     };
     let mut groups = Vec::new();
-    for group in file.iter().flat_map(|file| &file.groups) {
+    for (index, group) in file.iter().flat_map(|file| &file.groups).enumerate() {
         let mut layered = base.clone();
-        layered.overlay(group, &Origin::File(file.map(|f| f.path.clone()).unwrap_or_default()))?;
+        let origin = Origin::Group {
+            path: file.map(|f| f.path.clone()).unwrap_or_default(),
+            group: group.name.clone().unwrap_or_else(|| index.to_string()),
+        };
+        layered.overlay(group, &origin)?;
         top(&mut layered)?;
         groups.push(layered.complete()?);
     }

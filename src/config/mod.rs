@@ -3,6 +3,7 @@
 pub mod choices;
 mod defaults;
 mod engine_args;
+mod engine_document;
 mod environment;
 mod group;
 mod host;
@@ -26,9 +27,12 @@ use crate::transport::nats::{NatsAuth, NatsOptions, NatsOptionsError};
 use crate::transport::request_plane::Codec;
 
 use choices::Finite;
-pub use choices::{DiscoveryBackend, EventPlane, NatsConnections, Ports, RequestPlane};
+pub use choices::{DiscoveryBackend, EventPlane, NatsConnections, Ports, RequestPlane, TransferTiming};
+pub use engine_document::EngineDocument;
+use layers::Layered;
 pub use layers::{ConfigFile, Merged, Origin};
 pub use native::NativeEvents;
+use rules::refused;
 pub use settings::Settings;
 pub use status::StatusConfig;
 
@@ -62,24 +66,22 @@ pub enum ConfigError {
         error: String,
     },
     /// A document of engine settings with an error in it.
-    #[error("--extra-engine-args{document}: {error}")]
+    #[error("{named_by}{document}: {error}")]
     EngineArgs {
+        /// Where it was named.
+        named_by: String,
         /// Its path, after a space; empty for one given inline.
         document: String,
         /// Path of the key, and what was expected.
         error: String,
     },
     /// A setting with a value that it cannot have.
-    #[error("{flag} {value} {why}{origin}")]
+    #[error("{place} {why}")]
     Value {
-        /// Name on the command line.
-        flag: String,
-        /// The value.
-        value: String,
+        /// Setting and value as they were written, with the variable, file, group or document that holds them.
+        place: String,
         /// What is wrong with it.
         why: String,
-        /// Where it came from, in brackets; empty for a flag.
-        origin: String,
     },
     /// A value out of range, or two that do not go together.
     #[error("{0}")]
@@ -190,8 +192,9 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] names the setting, its value and the way out.
     pub fn resolve(merged: &Merged, environment: &BTreeMap<String, String>) -> Result<Self, ConfigError> {
-        rules::check_ranges(&merged.fleet)?;
-        let s = merged.fleet.settings()?;
+        let fleet = &merged.fleet;
+        rules::check_ranges(fleet)?;
+        let s = fleet.settings()?;
         let model_path = s.model_path.clone().filter(|p| !p.is_empty()).ok_or_else(|| {
             ConfigError::Invalid(
                 "no model; give --model-path <directory or Hugging Face id>, or --config config/quickstart.toml".into(),
@@ -206,11 +209,11 @@ impl Config {
             .enumerate()
             .map(|(index, group)| group::resolve(index, group));
         let groups = groups.collect::<Result<Vec<_>, _>>()?;
-        let group_settings = merged.groups.iter().map(layers::Layered::settings);
+        let group_settings = merged.groups.iter().map(Layered::settings);
         let group_settings = group_settings.collect::<Result<Vec<_>, _>>()?;
-        let tcp = host::resolve("--tcp-host / DYN_TCP_RPC_HOST", text(s.tcp_host.as_ref()))?;
-        let event = host::resolve("--event-host / DYN_EVENT_PLANE_HOST", text(s.event_host.as_ref()))?;
-        let http = host::resolve("--http-host", text(s.http_host.as_ref()))?;
+        let tcp = host_of(fleet, "tcp_host", s.tcp_host.as_ref())?;
+        let event = host_of(fleet, "event_host", s.event_host.as_ref())?;
+        let http = host_of(fleet, "http_host", s.http_host.as_ref())?;
         let config = Self {
             model_name: s
                 .model_name
@@ -220,26 +223,26 @@ impl Config {
             model_path,
             hub: HubOptions::from_lookup(|name| environment.get(name).map(Into::into)),
             seed: s.seed.unwrap_or(0),
-            discovery: discovery(&s)?,
+            discovery: discovery(fleet, &s)?,
             tcp_host: tcp.bind,
             tcp_advertise: tcp.advertise,
             tcp_port: s.tcp_port.unwrap_or(0),
             ports: s.ports.unwrap_or(Ports::Shared),
-            max_message_bytes: message_limit(s.max_message_size.unwrap_or(0))?,
+            max_message_bytes: message_limit(fleet, s.max_message_size.unwrap_or(0))?,
             max_open_requests: s.max_open_requests.unwrap_or(1),
             event_host: event.bind,
             event_advertise: event.advertise,
             http_port: s.http_port,
             http_host: http.bind,
             forward_passes: s.forward_pass_metrics.unwrap_or_default(),
-            status: status::resolve(&s)?,
-            native: native::resolve(&s, &group_settings, &groups)?,
-            stagger: stagger(s.stagger_delay.map_or(-1.0, Finite::get), stagger_total)?,
-            nats: nats(&s, &groups, environment)?,
-            brokers: brokers(&s)?,
+            status: status::resolve(fleet, &s)?,
+            native: native::resolve(fleet, &s, &group_settings, &groups)?,
+            stagger: stagger(fleet, s.stagger_delay.map_or(-1.0, Finite::get), stagger_total)?,
+            nats: nats(fleet, &s, &groups, environment)?,
+            brokers: brokers(fleet, &s)?,
             groups,
         };
-        config.check_ports()?;
+        config.check_ports(fleet)?;
         config.check_groups()?;
         Ok(config)
     }
@@ -280,7 +283,7 @@ impl Config {
         Ok(())
     }
 
-    fn check_ports(&self) -> Result<(), ConfigError> {
+    fn check_ports(&self, fleet: &Layered) -> Result<(), ConfigError> {
         let workers = self.num_workers();
         if workers > MAX_WORKERS {
             return Err(ConfigError::Invalid(format!(
@@ -288,9 +291,9 @@ impl Config {
             )));
         }
         let per_worker = [
-            ("--http-port", self.http_port.unwrap_or(0)),
+            ("http_port", self.http_port.unwrap_or(0)),
             (
-                "--tcp-port with --ports per-worker",
+                "tcp_port",
                 if self.ports == Ports::PerWorker {
                     self.tcp_port
                 } else {
@@ -298,12 +301,11 @@ impl Config {
                 },
             ),
         ];
-        for (name, first) in per_worker {
-            if first != 0 && u32::from(first) + workers - 1 > u32::from(u16::MAX) {
-                return Err(ConfigError::Invalid(format!(
-                    "{name} {first} leaves no ports for {workers} workers; the last port would be {}",
-                    u32::from(first) + workers - 1
-                )));
+        for (key, first) in per_worker {
+            let last = u32::from(first) + workers - 1;
+            if first != 0 && last > u32::from(u16::MAX) {
+                let why = format!("leaves no ports for {workers} workers; the last port would be {last}");
+                return Err(refused(fleet, key, &why));
             }
         }
         Ok(())
@@ -314,33 +316,38 @@ fn text(value: Option<&String>) -> &str {
     value.map_or("", String::as_str)
 }
 
-fn seconds(name: &str, value: f64) -> Result<Duration, ConfigError> {
+fn host_of(layered: &Layered, key: &str, setting: Option<&String>) -> Result<host::Host, ConfigError> {
+    host::resolve(text(setting)).map_err(|error| refused(layered, key, &error))
+}
+
+fn seconds(layered: &Layered, key: &str, value: f64) -> Result<Duration, ConfigError> {
     Duration::try_from_secs_f64(value)
         .ok()
         .filter(|span| span.as_secs() < 366 * 24 * 3600)
-        .ok_or_else(|| ConfigError::Invalid(format!("--{name} {value} must be a number of seconds, 0 or greater")))
-}
-
-fn message_limit(bytes: u64) -> Result<usize, ConfigError> {
-    usize::try_from(bytes)
-        .ok()
-        .filter(|b| (1024..=u32::MAX as usize).contains(b))
         .ok_or_else(|| {
-            ConfigError::Invalid(format!(
-                "--max-message-size {bytes} must be between 1024 bytes and 4 GiB"
-            ))
+            refused(
+                layered,
+                key,
+                "must be a number of seconds, 0 or greater and less than a year",
+            )
         })
 }
 
+fn message_limit(layered: &Layered, bytes: u64) -> Result<usize, ConfigError> {
+    usize::try_from(bytes)
+        .ok()
+        .filter(|b| (1024..=u32::MAX as usize).contains(b))
+        .ok_or_else(|| refused(layered, "max_message_size", "must be between 1024 bytes and 4 GiB"))
+}
+
 /// The peer's rule: none up to 32 workers, 0.1 s up to 128, 0.2 s above; -1 asks for it.
-fn stagger(delay: f64, workers: u32) -> Result<Duration, ConfigError> {
+fn stagger(layered: &Layered, delay: f64, workers: u32) -> Result<Duration, ConfigError> {
     #[allow(clippy::float_cmp)]
     let auto = delay == -1.0;
     if !auto {
-        return seconds("stagger-delay", delay).map_err(|_| {
-            ConfigError::Invalid(format!(
-                "--stagger-delay {delay} must be -1 (by fleet size) or seconds, 0 or greater"
-            ))
+        return seconds(layered, "stagger_delay", delay).map_err(|_| {
+            let why = "must be -1 (by fleet size) or seconds, 0 or greater";
+            refused(layered, "stagger_delay", why)
         });
     }
     Ok(match workers {
@@ -350,7 +357,7 @@ fn stagger(delay: f64, workers: u32) -> Result<Duration, ConfigError> {
     })
 }
 
-fn discovery(s: &Settings) -> Result<DiscoveryConfig, ConfigError> {
+fn discovery(layered: &Layered, s: &Settings) -> Result<DiscoveryConfig, ConfigError> {
     let lease_ttl = u64::from(s.lease_ttl.unwrap_or(10));
     Ok(match s.discovery_backend.unwrap_or(DiscoveryBackend::Etcd) {
         DiscoveryBackend::Etcd => {
@@ -360,15 +367,18 @@ fn discovery(s: &Settings) -> Result<DiscoveryConfig, ConfigError> {
                 .filter(|e| !e.is_empty());
             let endpoints: Vec<String> = endpoints.map(str::to_owned).collect();
             if endpoints.is_empty() {
-                return Err(ConfigError::Invalid(
-                    "ETCD_ENDPOINTS names no server; use http://host:2379".into(),
+                return Err(refused(
+                    layered,
+                    "etcd_endpoints",
+                    "names no server; use http://host:2379",
                 ));
             }
             DiscoveryConfig::Etcd(EtcdOptions {
                 endpoints,
                 ttl: Duration::from_secs(lease_ttl),
                 connect_limit: seconds(
-                    "etcd-connect-timeout",
+                    layered,
+                    "etcd_connect_timeout",
                     s.etcd_connect_timeout.map_or(120.0, Finite::get),
                 )?,
                 ..EtcdOptions::default()
@@ -383,6 +393,7 @@ fn discovery(s: &Settings) -> Result<DiscoveryConfig, ConfigError> {
 }
 
 fn nats(
+    layered: &Layered,
     s: &Settings,
     groups: &[Group],
     environment: &BTreeMap<String, String>,
@@ -390,7 +401,8 @@ fn nats(
     if !groups.iter().any(Group::uses_nats) {
         return Ok(None);
     }
-    let limit = seconds("nats-connect-timeout", s.nats_connect_timeout.map_or(30.0, Finite::get))?;
+    let limit = s.nats_connect_timeout.map_or(30.0, Finite::get);
+    let limit = seconds(layered, "nats_connect_timeout", limit)?;
     let options = NatsAuth::from_lookup(|name| environment.get(name).cloned())
         .map_err(NatsOptionsError::from)
         .and_then(|auth| NatsOptions::new(text(s.nats_server.as_ref()), auth, limit));
@@ -400,11 +412,11 @@ fn nats(
     }))
 }
 
-fn brokers(s: &Settings) -> Result<Brokers, ConfigError> {
+fn brokers(layered: &Layered, s: &Settings) -> Result<Brokers, ConfigError> {
     match s.zmq_broker_url.as_deref().map(str::trim).filter(|url| !url.is_empty()) {
         Some(url) => BrokerAddresses::from_url(url)
             .map(Brokers::At)
-            .map_err(|error| ConfigError::Invalid(error.to_string())),
+            .map_err(|error| refused(layered, "zmq_broker_url", &format!("names no brokers: {error}"))),
         None if s.zmq_broker_enabled.unwrap_or(false) => Ok(Brokers::Discovered),
         None => Ok(Brokers::None),
     }

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use super::choices::NativeMode;
+use super::layers::Layered;
 use super::settings::Settings;
-use super::{ConfigError, Group, host, text};
+use super::{ConfigError, Group, host_of, text};
 use crate::transport::event_plane::native::Encoding;
 
 const EVENTS: &str = "--zmq-kv-events-ports";
@@ -35,6 +36,7 @@ pub struct NativeEvents {
 /// # Errors
 /// Names the flag, the numbers and the way out.
 pub(super) fn resolve(
+    layered: &Layered,
     s: &Settings,
     group_settings: &[Settings],
     groups: &[Group],
@@ -86,7 +88,7 @@ pub(super) fn resolve(
     Ok(Some(NativeEvents {
         ports,
         replay_ports,
-        host: host::resolve("--zmq-kv-events-host", text(s.zmq_kv_events_host.as_ref()))?.bind,
+        host: host_of(layered, "zmq_kv_events_host", s.zmq_kv_events_host.as_ref())?.bind,
         connect,
         encoding: s.zmq_kv_events_format.unwrap_or_default(),
         topic,

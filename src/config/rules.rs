@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::ConfigError;
-use super::layers::{Layered, Origin};
+use super::layers::{Layered, Origin, flag};
 
 /// Range of a number.
 #[derive(Debug, Clone, Copy)]
@@ -161,12 +161,33 @@ pub(super) fn check_ranges(layered: &Layered) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Refuses what cannot be done rather than ignoring it.
+/// Settings of a worker's sockets, of its place in a deployment and of what clients see: an engine alone, as `replay` and
+/// comparisons with the peer run it, is the same whatever they say.
+const NOT_OF_THE_ENGINE: &[&str] = &[
+    "disaggregation_mode",
+    "is_prefill_worker",
+    "is_decode_worker",
+    "bootstrap_ports",
+    "handoff_session_timeout_ms",
+    "kv_transfer_bandwidth",
+    "kv_transfer_timing_mode",
+    "kv_bytes_per_token",
+    "zmq_kv_events_ports",
+    "zmq_replay_ports",
+    "reasoning",
+    "response_replay_trace_path",
+    "router_queue_policy",
+];
+
+/// Refuses what cannot be done rather than ignoring it. `live`: in a worker with sockets, not in an engine alone.
 ///
 /// # Errors
 /// [`ConfigError::Value`].
-pub(super) fn check_built_in(layered: &Layered) -> Result<(), ConfigError> {
+pub(super) fn check_built_in(layered: &Layered, live: bool) -> Result<(), ConfigError> {
     for &(key, part) in NOT_BUILT_IN {
+        if !live && NOT_OF_THE_ENGINE.contains(&key) {
+            continue;
+        }
         if layered.value(key).is_some_and(|value| !asks_for_nothing(key, value)) {
             return Err(refused(
                 layered,
@@ -180,18 +201,12 @@ pub(super) fn check_built_in(layered: &Layered) -> Result<(), ConfigError> {
 
 /// An error about the value of `key`.
 pub(super) fn refused(layered: &Layered, key: &str, why: &str) -> ConfigError {
-    let value = match layered.value(key) {
-        Some(Value::String(text)) => text.clone(),
-        Some(other) => other.to_string(),
-        None => String::new(),
+    let place = match (layered.value(key), layered.origin(key)) {
+        (Some(value), origin) => origin.unwrap_or(&Origin::Flag).place(key, value),
+        (None, _) => flag(key),
     };
     ConfigError::Value {
-        flag: format!("--{}", key.replace('_', "-")),
-        value,
+        place,
         why: why.to_owned(),
-        origin: match layered.origin(key) {
-            None | Some(Origin::Flag | Origin::Default) => String::new(),
-            Some(origin) => format!(" (from {origin})"),
-        },
     }
 }

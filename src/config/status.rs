@@ -3,8 +3,10 @@
 use std::net::SocketAddr;
 
 use super::choices::StartingStatus;
+use super::layers::Layered;
+use super::rules::refused;
 use super::settings::Settings;
-use super::{ConfigError, host, text};
+use super::{ConfigError, host_of, text};
 
 /// The status server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,19 +25,18 @@ pub struct StatusConfig {
 ///
 /// # Errors
 /// Names the variable and the value.
-pub(super) fn resolve(s: &Settings) -> Result<Option<StatusConfig>, ConfigError> {
+pub(super) fn resolve(layered: &Layered, s: &Settings) -> Result<Option<StatusConfig>, ConfigError> {
     let port = s.system_port.unwrap_or(-1);
     if port == -1 {
         return Ok(None);
     }
     let port = u16::try_from(port).map_err(|_| {
-        ConfigError::Invalid(format!(
-            "--system-port / DYN_SYSTEM_PORT {port} is no port; use 0 (any free one) to 65535, or -1 for no status server"
-        ))
+        let why = "is no port; use 0 (any free one) to 65535, or -1 for no status server";
+        refused(layered, "system_port", why)
     })?;
-    let host = host::resolve("--system-host / DYN_SYSTEM_HOST", text(s.system_host.as_ref()))?;
-    let health_path = path("DYN_SYSTEM_HEALTH_PATH", s.system_health_path.as_ref())?;
-    let live_path = path("DYN_SYSTEM_LIVE_PATH", s.system_live_path.as_ref())?;
+    let host = host_of(layered, "system_host", s.system_host.as_ref())?;
+    let health_path = path(layered, "system_health_path", s.system_health_path.as_ref())?;
+    let live_path = path(layered, "system_live_path", s.system_live_path.as_ref())?;
     Ok(Some(StatusConfig {
         address: SocketAddr::new(host.bind, port),
         health_path,
@@ -44,14 +45,13 @@ pub(super) fn resolve(s: &Settings) -> Result<Option<StatusConfig>, ConfigError>
     }))
 }
 
-fn path(name: &str, value: Option<&String>) -> Result<String, ConfigError> {
+fn path(layered: &Layered, key: &str, value: Option<&String>) -> Result<String, ConfigError> {
     let path = text(value);
     let plain = |c: char| c.is_ascii_alphanumeric() || "/-_.~".contains(c);
     let taken = ["/metrics", "/metadata"].contains(&path);
     if path.len() > 1 && path.starts_with('/') && !path.ends_with('/') && path.chars().all(plain) && !taken {
         return Ok(path.to_owned());
     }
-    Err(ConfigError::Invalid(format!(
-        "{name} {path:?} cannot be the path of a probe; use one such as /health, of letters, digits and -_.~/"
-    )))
+    let why = "cannot be the path of a probe; use one such as /health, of letters, digits and -_.~/";
+    Err(refused(layered, key, why))
 }

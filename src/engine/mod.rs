@@ -6,7 +6,6 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod answer;
-pub mod args;
 mod calendar;
 mod config;
 mod forward;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::cli::{ReplayArgs, ReplayMode, RouterMode, TraceFormat};
-use crate::engine::args::{ArgsError, EngineArgs, TimingSource};
+use crate::config::EngineDocument;
 use crate::engine::{EngineKind, Semantics, WorkerRole};
 use crate::replay::trace::{MooncakeOptions, SharedPrefix, read_applied_compute, read_mooncake};
 use crate::replay::{Arrivals, FleetSpec, Harness, Load, RouterSpec, SessionSource, Sla, Source, SyntheticSpec};
@@ -17,7 +17,7 @@ const BLOCK_TOKENS: u32 = 512;
 
 /// A checked replay.
 pub(super) struct Plan {
-    engine: EngineArgs,
+    engine: EngineDocument,
     router: RouterConfig,
 }
 
@@ -52,8 +52,8 @@ impl Plan {
         let fleet = FleetSpec {
             engine: self.engine.engine.clone(),
             workers: args.num_workers,
-            dp_size: self.engine.dp_size,
-            gpus_per_worker: tensor_parallelism(&self.engine) * self.engine.dp_size,
+            dp_size: self.engine.data_parallel_size,
+            gpus_per_worker: self.engine.data_parallel_size,
             events_at_start: args.semantics == Semantics::V1_4_2 && self.engine.engine.kind == EngineKind::Vllm,
         };
         let router = match args.router_mode {
@@ -296,28 +296,17 @@ fn check_values(args: &ReplayArgs) -> Result<(), RunError> {
 }
 
 /// Engine arguments of one flag, with the timing rules of the wanted release.
-fn read(args: &ReplayArgs, flag: &str, json: Option<&str>) -> Result<EngineArgs, RunError> {
-    let wrong = |error: &dyn std::fmt::Display| RunError::Invalid(format!("{flag}: {error}"));
-    let parsed = EngineArgs::parse(json.unwrap_or("{}"));
-    let mut parsed = parsed.map_err(|error: ArgsError| wrong(&error))?;
-    parsed.engine.semantics = args.semantics;
-    parsed.engine.validate().map_err(|error| wrong(&error))?;
-    Ok(parsed)
-}
-
-/// GPUs of one rank.
-fn tensor_parallelism(engine: &EngineArgs) -> u32 {
-    match &engine.timing {
-        TimingSource::Aic(identity) => {
-            let size = identity.get("tp_size").and_then(serde_json::Value::as_u64);
-            size.and_then(|size| u32::try_from(size).ok()).unwrap_or(1)
-        }
-        TimingSource::Engine | TimingSource::Profile(_) => 1,
-    }
+fn read(args: &ReplayArgs, flag: &'static str, document: Option<&str>) -> Result<EngineDocument, RunError> {
+    let read = EngineDocument::read(flag, document.unwrap_or("{}"));
+    let mut document = read.map_err(|error| RunError::Invalid(error.to_string()))?;
+    document.engine.semantics = args.semantics;
+    let checked = document.engine.validate();
+    checked.map_err(|error| RunError::Invalid(format!("{flag}: {error}")))?;
+    Ok(document)
 }
 
 /// The engine of an aggregated fleet, after the checks of a disaggregated one.
-fn engines(args: &ReplayArgs) -> Result<EngineArgs, RunError> {
+fn engines(args: &ReplayArgs) -> Result<EngineDocument, RunError> {
     let staged = (args.prefill_engine_args.as_deref(), args.decode_engine_args.as_deref());
     let staged = match staged {
         (None, None) => None,
@@ -343,12 +332,6 @@ fn engines(args: &ReplayArgs) -> Result<EngineArgs, RunError> {
                 engine.engine.role
             ));
         }
-        if engine.timing != TimingSource::Engine {
-            return invalid("--extra-engine-args: profiles and AIC timing are not replayed by this build");
-        }
-        if engine.dp_size == 0 {
-            return invalid("--extra-engine-args: dp_size is 0, expected at least 1");
-        }
         return Ok(engine);
     };
     let prefill = read(args, "--prefill-engine-args", Some(prefill))?;
@@ -357,7 +340,7 @@ fn engines(args: &ReplayArgs) -> Result<EngineArgs, RunError> {
     invalid("disaggregated pools are not replayed by this build; use --extra-engine-args and --num-workers")
 }
 
-fn check_staged(args: &ReplayArgs, prefill: &EngineArgs, decode: &EngineArgs) -> Result<(), RunError> {
+fn check_staged(args: &ReplayArgs, prefill: &EngineDocument, decode: &EngineDocument) -> Result<(), RunError> {
     if args.num_workers != 1 {
         return invalid("--num-workers is for aggregated fleets; use --num-prefill-workers and --num-decode-workers");
     }
@@ -388,8 +371,8 @@ fn check_staged(args: &ReplayArgs, prefill: &EngineArgs, decode: &EngineArgs) ->
     if prefill.engine.kind == EngineKind::Trtllm {
         return invalid("disaggregated replay does not work with engine_type trtllm");
     }
-    if (prefill.dp_size, decode.dp_size) != (1, 1) {
-        let (left, right) = (prefill.dp_size, decode.dp_size);
+    if (prefill.data_parallel_size, decode.data_parallel_size) != (1, 1) {
+        let (left, right) = (prefill.data_parallel_size, decode.data_parallel_size);
         return invalid(format!(
             "disaggregated replay needs dp_size 1 on both sides, got {left} and {right}"
         ));
@@ -411,8 +394,8 @@ fn queue_policy(name: &str) -> Result<QueuePolicy, RunError> {
 }
 
 /// What this build does not do, said before any work.
-fn check_reach(args: &ReplayArgs, engine: &EngineArgs, router: &RouterConfig) -> Result<(), RunError> {
-    if args.router_mode == RouterMode::KvRouter && args.num_workers * engine.dp_size < 2 {
+fn check_reach(args: &ReplayArgs, engine: &EngineDocument, router: &RouterConfig) -> Result<(), RunError> {
+    if args.router_mode == RouterMode::KvRouter && args.num_workers.saturating_mul(engine.data_parallel_size) < 2 {
         return Err(crate::replay::ReplayError::OneTarget.into());
     }
     let environment = std::env::var_os("DYN_ROUTER_POLICY_CONFIG").is_some();

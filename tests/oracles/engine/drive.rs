@@ -1,6 +1,6 @@
 //! A trace driven through a group of ranks: arrivals at the ends of passes, or on time when idle.
 
-use ghostfleet::engine::args::EngineArgs;
+use ghostfleet::config::EngineDocument;
 use ghostfleet::engine::{Group, GroupPass, TokenSource, build};
 use ghostfleet::types::{EngineRequest, HashSalt, RequestId, SimTime, StopRule};
 
@@ -13,10 +13,10 @@ pub(crate) struct Ran {
 }
 
 /// Runs the trace of a case to its end.
-pub(crate) fn run(case: &Case, args: &EngineArgs) -> Vec<Ran> {
+pub(crate) fn run(case: &Case, args: &EngineDocument) -> Vec<Ran> {
     let mut config = args.engine.clone();
     config.token_source = TokenSource::Peer;
-    let ranks = (0..args.dp_size).map(|_| build(&config).unwrap()).collect();
+    let ranks = (0..args.data_parallel_size).map(|_| build(&config).unwrap()).collect();
     let mut group = Group::new(ranks);
     let mut now = SimTime::ZERO;
     let mut arrivals = case.trace.iter().enumerate().peekable();

@@ -1,7 +1,7 @@
 //! Handoffs: commands to both engines of the core, and the replay of a disaggregated pair.
 
-use ghostfleet::engine::args::{EngineArgs, TransferTiming};
-use ghostfleet::engine::{Engine, EngineKind, HandoffFact, KvTransfer, Output, Pass, TokenSource, WorkerRole, build};
+use ghostfleet::config::{EngineDocument, TransferTiming};
+use ghostfleet::engine::{Engine, EngineKind, HandoffFact, Output, Pass, TokenSource, WorkerRole, build};
 use ghostfleet::types::{EngineRequest, HashSalt, RequestId, SimTime, StopRule};
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ use super::passes::{TOLERANCE_MS, assert_time, recorded};
 
 const PROMPT_TOKENS: u32 = 40;
 
-fn engine(args: &EngineArgs, role: WorkerRole) -> Box<dyn Engine> {
+fn engine(args: &EngineDocument, role: WorkerRole) -> Box<dyn Engine> {
     let mut config = args.engine.clone();
     config.role = role;
     config.token_source = TokenSource::Peer;
@@ -27,7 +27,7 @@ fn facts(engine: &mut dyn Engine) -> Vec<HandoffFact> {
 /// Runs the command scripts of both sides.
 pub(crate) fn check_commands(name: &str, case: &Case, expected: &Core) {
     let Some(config) = &case.engine_config else { return };
-    let args = EngineArgs::parse_nested(&json!({ "engine": config }).to_string()).unwrap();
+    let args = EngineDocument::read("engine_config", &json!({ "engine": config }).to_string()).unwrap();
     if args.engine.kind == EngineKind::Sglang {
         return;
     }
@@ -35,7 +35,7 @@ pub(crate) fn check_commands(name: &str, case: &Case, expected: &Core) {
     check_side(name, &args, WorkerRole::Decode, 2, 3, &expected.decode);
 }
 
-fn check_side(name: &str, args: &EngineArgs, role: WorkerRole, uuid: u64, max_tokens: u32, steps: &[HandoffStep]) {
+fn check_side(name: &str, args: &EngineDocument, role: WorkerRole, uuid: u64, max_tokens: u32, steps: &[HandoffStep]) {
     let mut engine = engine(args, role);
     let id = RequestId(uuid);
     let mut event_ids = 0;
@@ -115,7 +115,7 @@ fn command_of(
     }
 }
 
-fn lifecycle(fact: &HandoffFact, args: &EngineArgs) -> Value {
+fn lifecycle(fact: &HandoffFact, args: &EngineDocument) -> Value {
     match fact {
         HandoffFact::SourceHeld { prompt_tokens, .. } => json!({ "source_held": {
             "full_prompt_tokens": prompt_tokens,
@@ -142,14 +142,11 @@ pub(crate) fn check_pair(name: &str, case: &Case, expected: &Replay) {
     let (Some(prefill), Some(decode)) = (&case.prefill_engine_args, &case.decode_engine_args) else {
         return;
     };
-    let args = EngineArgs::parse_flat(&prefill.to_string()).unwrap();
+    let args = EngineDocument::read("prefill_engine_args", &prefill.to_string()).unwrap();
     let mut source = engine(&args, WorkerRole::Prefill);
-    let decode = EngineArgs::parse_flat(&decode.to_string()).unwrap();
+    let decode = EngineDocument::read("decode_engine_args", &decode.to_string()).unwrap();
     let mut destination = engine(&decode, WorkerRole::Decode);
-    let link = KvTransfer {
-        bytes_per_token: args.transfer.bytes_per_token,
-        bandwidth_gb_s: args.transfer.bandwidth_gb_s,
-    };
+    let link = args.transfer;
     for (at, (row, outcome)) in case.trace.iter().zip(&expected.requests).enumerate() {
         let place = format!("{name}, request {at}");
         let now = arrival(row);
@@ -171,7 +168,7 @@ pub(crate) fn check_pair(name: &str, case: &Case, expected: &Replay) {
         else {
             panic!("{place}: an empty pool has room")
         };
-        let moved = match args.transfer.timing {
+        let moved = match args.transfer_timing {
             TransferTiming::FullPrompt => prompt_tokens,
             TransferTiming::DestinationMissing => transferable_prompt_tokens,
         };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ghostfleet::engine::args::EngineArgs;
+use ghostfleet::config::EngineDocument;
 use ghostfleet::engine::{EngineKind, Output, Pass};
 use ghostfleet::types::{KvEvent, RequestId, SimTime};
 use serde_json::json;
@@ -16,7 +16,7 @@ pub(crate) const TOLERANCE_MS: f64 = 2e-6;
 pub(crate) fn check(case_name: &str, case: &Case, expected: &Core) {
     let Some(config) = &expected.engine_config else { return };
     let document = json!({ "engine": config, "dp_size": expected.dp_size });
-    let args = EngineArgs::parse_nested(&document.to_string()).unwrap();
+    let args = EngineDocument::read("engine_config", &document.to_string()).unwrap();
     // The peer takes a speed-up of 0 as 1, ours as no delay at all.
     let no_delay = args.engine.speedup_ratio == 0.0;
     let ran = run(case, &args);

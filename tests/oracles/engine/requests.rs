@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ghostfleet::engine::args::{EngineArgs, TimingSource};
+use ghostfleet::config::EngineDocument;
 use ghostfleet::engine::{Output, TimingConfig};
 use ghostfleet::types::{RequestId, SimTime};
 
@@ -22,16 +22,15 @@ struct Ours {
 }
 
 pub(crate) fn check(case_name: &str, case: &Case, args: &serde_json::Value, expected: &Replay) {
-    let mut args = EngineArgs::parse_flat(&args.to_string()).unwrap();
-    if let TimingSource::Profile(path) = &args.timing {
-        let (_, arrays) = case
-            .files
-            .iter()
-            .find(|(name, _)| name.starts_with(path.as_str()))
-            .unwrap();
+    let mut args = args.clone();
+    // The profile is in the recording, not in a file.
+    let profile = args
+        .as_object_mut()
+        .and_then(|args| args.remove("planner_profile_data"));
+    let mut args = EngineDocument::read("engine_args", &args.to_string()).unwrap();
+    if let Some(path) = profile.as_ref().and_then(serde_json::Value::as_str) {
+        let (_, arrays) = case.files.iter().find(|(name, _)| name.starts_with(path)).unwrap();
         args.engine.timing = TimingConfig::Profile(Arc::new(arrays.profile()));
-    } else if args.timing != TimingSource::Engine {
-        return;
     }
     // The peer's speed-up of 0 is 1.
     if args.engine.speedup_ratio == 0.0 {
