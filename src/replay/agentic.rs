@@ -6,6 +6,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hashbrown::HashMap;
@@ -58,8 +59,40 @@ pub struct AgenticRequest {
     pub priority: i32,
     /// Router queue.
     pub strict_priority: u32,
+    /// Router queue: class or family.
+    pub policy_class: Option<Arc<str>>,
     /// What it waits for.
     pub dependencies: Vec<Dependency>,
+}
+
+/// Where a graph comes from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GraphOrigin {
+    /// Format of the trace.
+    pub format: String,
+    /// What identifies the content.
+    pub digest: String,
+    /// Models that were asked, each once, in alphabetical order.
+    pub models: Vec<String>,
+}
+
+/// A graph and what happened to it, for the report.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GraphSummary {
+    /// Where it comes from.
+    pub origin: GraphOrigin,
+    /// BLAKE3 of requests, times and dependencies: equal graphs have equal digests.
+    pub digest: String,
+    /// Tokens per hash id.
+    pub block_size: u32,
+    /// Requests.
+    pub nodes: u64,
+    /// Plays.
+    pub plays: u64,
+    /// Requests that came due, were dispatched and ended, and plays that ended.
+    pub lifecycle_events: u64,
+    /// BLAKE3 of these events with their times: equal runs have equal digests.
+    pub lifecycle_digest: String,
 }
 
 /// Why requests do not make a graph that can be played.
@@ -92,6 +125,7 @@ struct Node {
     output_tokens: u32,
     priority: i32,
     strict_priority: u32,
+    policy_class: Option<Arc<str>>,
     /// Earliest time as known so far.
     ready: SimTime,
     /// Triggers still to come.
@@ -128,6 +162,62 @@ pub struct AgenticSource {
     lanes: Vec<VecDeque<u32>>,
     due: BinaryHeap<Reverse<(SimTime, u32)>>,
     ended: u64,
+    origin: GraphOrigin,
+    digest: String,
+    lifecycle: Lifecycle,
+}
+
+/// Running digest of what happens.
+#[derive(Debug, Default)]
+struct Lifecycle {
+    hasher: Box<blake3::Hasher>,
+    events: u64,
+}
+
+/// What happens to requests and plays.
+#[derive(Debug, Clone, Copy)]
+enum Event {
+    Due,
+    Dispatched,
+    Ended,
+    PlayEnded,
+}
+
+impl Lifecycle {
+    fn note(&mut self, event: Event, of: u32, at: SimTime) {
+        self.events += 1;
+        self.hasher.update(&[event as u8]);
+        self.hasher.update(&of.to_le_bytes());
+        self.hasher.update(&at.0.to_le_bytes());
+    }
+}
+
+/// Digest of a graph; every part is preceded by its length, so that no two graphs read the same.
+fn digest(requests: &[AgenticRequest], block_tokens: u32) -> String {
+    let mut hasher = blake3::Hasher::new();
+    let mut number = |number: u64| {
+        hasher.update(&number.to_le_bytes());
+    };
+    number(u64::from(block_tokens));
+    for request in requests {
+        for text in [&request.request_id, &request.session_id, &request.play_id] {
+            number(text.len() as u64);
+            text.bytes().for_each(|byte| number(u64::from(byte)));
+        }
+        number(request.not_before_ms.to_bits());
+        number(request.hash_ids.len() as u64);
+        request.hash_ids.iter().for_each(|&id| number(id));
+        number(u64::from(request.input_tokens));
+        number(u64::from(request.output_tokens));
+        number(request.dependencies.len() as u64);
+        for dependency in &request.dependencies {
+            number(dependency.request_id.len() as u64);
+            dependency.request_id.bytes().for_each(|byte| number(u64::from(byte)));
+            number(dependency.trigger as u64);
+            number(dependency.delay_ms.to_bits());
+        }
+    }
+    hasher.finalize().to_hex().to_string()
 }
 
 type Names<'a> = HashMap<&'a str, u32, FxBuildHasher>;
@@ -143,6 +233,13 @@ fn span(ms: f64, speedup: f64) -> Duration {
 }
 
 impl AgenticSource {
+    /// Says where the graph comes from.
+    #[must_use]
+    pub fn with_origin(mut self, origin: GraphOrigin) -> Self {
+        self.origin = origin;
+        self
+    }
+
     /// Plays `requests`, whose hash ids stand for `block_tokens` tokens each. Times and delays are divided by `speedup`;
     /// the earliest time becomes 0. With `lanes` plays are dealt round robin to so many lanes.
     ///
@@ -176,6 +273,9 @@ impl AgenticSource {
             lanes: vec![VecDeque::new(); lanes.unwrap_or(0)],
             due: BinaryHeap::new(),
             ended: 0,
+            origin: GraphOrigin::default(),
+            digest: digest(requests, block_tokens),
+            lifecycle: Lifecycle::default(),
         };
         source.add_nodes(requests, earliest, speedup);
         source.add_edges(requests, &names, speedup)?;
@@ -221,6 +321,7 @@ impl AgenticSource {
                 output_tokens: request.output_tokens,
                 priority: request.priority,
                 strict_priority: request.strict_priority,
+                policy_class: request.policy_class.clone(),
                 ready,
                 missing: number(request.dependencies.len()),
                 waiters: Vec::new(),
@@ -322,6 +423,7 @@ impl Source for AgenticSource {
     fn take(&mut self, now: SimTime) -> Option<Turn> {
         let &Reverse((at, tag)) = self.due.peek().filter(|Reverse((at, _))| *at <= now)?;
         self.due.pop();
+        self.lifecycle.note(Event::Due, tag, at);
         let node = &self.nodes[tag as usize];
         Some(Turn {
             tag,
@@ -333,19 +435,26 @@ impl Source for AgenticSource {
             planned: None,
             priority: node.priority,
             strict_priority: node.strict_priority,
+            policy_class: node.policy_class.clone(),
         })
     }
 
     fn dispatched(&mut self, tag: u32, now: SimTime) {
+        self.lifecycle.note(Event::Dispatched, tag, now);
         self.trigger(tag, Trigger::Dispatch, now);
     }
 
     fn ended(&mut self, tag: u32, now: SimTime, _completed: bool) {
         self.ended += 1;
+        self.lifecycle.note(Event::Ended, tag, now);
         self.trigger(tag, Trigger::Completion, now);
-        let play = &mut self.plays[self.nodes[tag as usize].play as usize];
+        let number = self.nodes[tag as usize].play;
+        let play = &mut self.plays[number as usize];
         play.left -= 1;
         play.ended = now;
+        if play.left == 0 {
+            self.lifecycle.note(Event::PlayEnded, number, now);
+        }
         if play.left == 0
             && let Some(lane) = play.lane
             && let Some(next) = self.lanes[lane].pop_front()
@@ -387,6 +496,18 @@ impl Source for AgenticSource {
         Some(self.plays.iter().map(trajectory).collect())
     }
 
+    fn graph(&self) -> Option<GraphSummary> {
+        Some(GraphSummary {
+            origin: self.origin.clone(),
+            digest: self.digest.clone(),
+            block_size: self.prompts.block_tokens(),
+            nodes: self.nodes.len() as u64,
+            plays: self.plays.len() as u64,
+            lifecycle_events: self.lifecycle.events,
+            lifecycle_digest: self.lifecycle.hasher.finalize().to_hex().to_string(),
+        })
+    }
+
     fn play_name(&self, tag: u32) -> Option<&str> {
         Some(&self.plays[self.nodes[tag as usize].play as usize].name)
     }
@@ -426,6 +547,25 @@ mod tests {
         assert_eq!(source.next_at(), None);
         source.ended(0, SimTime(9_000_000), true);
         assert_eq!(source.next_at(), Some(SimTime(14_000_000)));
+    }
+
+    #[test]
+    fn digests_tell_graphs_and_runs_apart() {
+        let graph = [request("a", &[]), request("b", &["a"])];
+        let run = |graph: &[AgenticRequest], end: u64| {
+            let mut source = AgenticSource::new(graph, 4, 1.0, None).unwrap();
+            source.take(SimTime(0)).unwrap();
+            source.ended(0, SimTime(end), true);
+            source.graph().unwrap()
+        };
+        let (one, same, later) = (run(&graph, 5), run(&graph, 5), run(&graph, 6));
+        assert_eq!(one, same);
+        assert_eq!((one.lifecycle_events, one.nodes, one.plays), (2, 2, 1));
+        assert_eq!(one.digest, later.digest);
+        assert_ne!(one.lifecycle_digest, later.lifecycle_digest);
+        let mut other = graph.clone();
+        other[1].dependencies[0].delay_ms = 6.0;
+        assert_ne!(one.digest, run(&other, 5).digest);
     }
 
     #[test]

@@ -7,8 +7,11 @@ use rustc_hash::FxBuildHasher;
 
 use crate::types::{IdRun, Prompt, Token};
 
-/// Hash ids of all prompts of a workload: renumbered in order of first sight and kept as runs of consecutive ids, since
-/// fresh ids get consecutive numbers.
+/// Ids from here on get numbers of their own, so that every id fits a token.
+const WIDE: u32 = 1 << 31;
+
+/// Hash ids of all prompts of a workload, kept as runs of consecutive ids. Ids that fit a token stand for themselves;
+/// wider ones are numbered in order of first sight, so that fresh ones are consecutive.
 #[derive(Debug)]
 pub struct PromptStore {
     /// Tokens per id.
@@ -56,8 +59,7 @@ impl PromptStore {
         let mut count = 0_u32;
         for id in ids {
             count += 1;
-            let fresh = u32::try_from(self.numbers.len()).unwrap_or(u32::MAX);
-            let number = *self.numbers.entry(id).or_insert(fresh);
+            let number = self.number(id);
             match self.runs[first_run..].last_mut() {
                 Some(run) if run.first + run.count == number => run.count += 1,
                 _ => self.runs.push(IdRun {
@@ -70,6 +72,16 @@ impl PromptStore {
             first_run: u32::try_from(first_run).unwrap_or(u32::MAX),
             runs: u32::try_from(self.runs.len() - first_run).unwrap_or(u32::MAX),
             tokens: tokens.min(count.saturating_mul(self.block_tokens)),
+        }
+    }
+
+    fn number(&mut self, id: u64) -> u32 {
+        match u32::try_from(id) {
+            Ok(id) if id < WIDE => id,
+            _ => {
+                let fresh = u32::try_from(self.numbers.len()).map_or(u32::MAX, |count| count.saturating_add(WIDE));
+                *self.numbers.entry(id).or_insert(fresh)
+            }
         }
     }
 
@@ -96,19 +108,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_renumbered_and_repeated_and_the_tail_is_cut() {
+    fn ids_are_repeated_and_the_tail_is_cut() {
         let mut store = PromptStore::new(3);
-        let first = store.add([900, 7, 8], 100);
-        let second = store.add([900, 8, 55], 7);
+        let first = store.add([900, 1 << 60, 8], 100);
+        let second = store.add([900, 8, u64::MAX], 7);
         store.seal();
         let mut tokens = Vec::new();
         store.write(first, &mut tokens);
         assert_eq!(
             (first.tokens(), tokens.as_slice()),
-            (9, &[0, 0, 0, 1, 1, 1, 2, 2, 2][..])
+            (9, &[900, 900, 900, WIDE, WIDE, WIDE, 8, 8, 8][..])
         );
         tokens.clear();
         store.write(second, &mut tokens);
-        assert_eq!(tokens, [0, 0, 0, 2, 2, 2, 3]);
+        assert_eq!(tokens, [900, 900, 900, 8, 8, 8, WIDE + 1]);
+    }
+
+    #[test]
+    fn consecutive_ids_cost_one_run_however_wide_they_are() {
+        let mut store = PromptStore::new(3);
+        store.add(5..5000, 9);
+        store.add((1 << 40..).step_by(7).take(5000), 9);
+        let runs: Vec<_> = store.runs.iter().map(|run| (run.first, run.count)).collect();
+        assert_eq!(runs, [(5, 4995), (WIDE, 5000)]);
     }
 }

@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::types::SimTime;
 
+use super::agentic::GraphSummary;
 use super::collector::Collector;
 use super::record::RequestRecord;
 use super::source::Trajectory;
@@ -77,6 +78,8 @@ pub struct Report {
     pub samples: (u64, u64, u64),
     /// Plays of an agentic workload.
     pub trajectories: Option<Vec<Trajectory>>,
+    /// Their graph.
+    pub graph: Option<GraphSummary>,
     /// Whether the run was cut short before all requests had ended.
     pub partial: bool,
     /// One record per request, where wanted.
@@ -147,6 +150,7 @@ impl Report {
             decode_worker_seconds: f64::from(fleet.workers) * fleet.ended_at.as_ms() / 1e3,
             gpus_per_worker: (0, fleet.gpus_per_worker),
             trajectories,
+            graph: None,
             partial,
             records,
         }
@@ -211,6 +215,9 @@ impl Report {
         if let Some(trajectories) = &self.trajectories {
             add_trajectories(&mut report, trajectories);
         }
+        if let Some(graph) = &self.graph {
+            add_graph(&mut report, graph);
+        }
         // Sorted keys, whatever order the map of this build keeps.
         let mut entries: Vec<(String, Value)> = report.into_iter().collect();
         entries.sort_by(|(a, _), (b, _)| a.cmp(b));
@@ -261,6 +268,21 @@ fn add_trajectories(report: &mut Map<String, Value>, trajectories: &[Trajectory]
     let summary = Summary::of(&mut latencies);
     report.insert("p50_trajectory_e2e_latency_ms".into(), summary.median.into());
     add(report, "trajectory_e2e_latency_ms", &summary);
+}
+
+/// A graph, where it comes from, and a digest of what happened to it.
+fn add_graph(report: &mut Map<String, Value>, graph: &GraphSummary) {
+    let about = json!({
+        "source": {"format": graph.origin.format, "digest": graph.origin.digest},
+        "graph_digest": graph.digest,
+        "block_size": graph.block_size,
+        "node_count": graph.nodes,
+        "play_count": graph.plays,
+        "source_models": graph.origin.models,
+    });
+    report.insert("agentic_graph".into(), about);
+    report.insert("agentic_lifecycle_digest".into(), graph.lifecycle_digest.clone().into());
+    report.insert("agentic_lifecycle_event_count".into(), graph.lifecycle_events.into());
 }
 
 fn add(report: &mut Map<String, Value>, name: &str, summary: &Summary) {

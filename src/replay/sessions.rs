@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hashbrown::HashMap;
@@ -45,6 +46,8 @@ pub struct TurnSpec {
     pub priority: i32,
     /// Router queue.
     pub strict_priority: u32,
+    /// Router queue: class or family.
+    pub policy_class: Option<Arc<str>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -66,6 +69,7 @@ struct Extra {
     planned: Option<Tokens>,
     priority: i32,
     strict_priority: u32,
+    policy_class: Option<Arc<str>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -74,7 +78,6 @@ struct Session {
     last: u32,
     /// Name: index into `names`, or number behind the label.
     name: Name,
-    timed: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -136,14 +139,12 @@ impl SessionTrace {
             }
             None => Name::Number(u32::try_from(number).unwrap_or(NONE)),
         };
-        let timed = turn.start_ms.is_some();
         let time_ms = turn.start_ms.unwrap_or(0.0);
         let first = self.push(session, 0, time_ms, turn);
         self.sessions.push(Session {
             first,
             last: first,
             name,
-            timed,
         });
         session
     }
@@ -159,7 +160,8 @@ impl SessionTrace {
     }
 
     fn push(&mut self, session: u32, number: u32, time_ms: f64, turn: TurnSpec) -> u32 {
-        let plain = turn.planned.is_none() && turn.priority == 0 && turn.strict_priority == 0;
+        let queued_alike = turn.priority == 0 && turn.strict_priority == 0 && turn.policy_class.is_none();
+        let plain = turn.planned.is_none() && queued_alike;
         let extra = if plain {
             NONE
         } else {
@@ -167,6 +169,7 @@ impl SessionTrace {
                 planned: turn.planned,
                 priority: turn.priority,
                 strict_priority: turn.strict_priority,
+                policy_class: turn.policy_class,
             });
             u32::try_from(self.extras.len() - 1).unwrap_or(NONE)
         };
@@ -188,12 +191,6 @@ impl SessionTrace {
             Name::Number(number) => format!("{}{number}", self.label),
         }
     }
-
-    /// First session without a time stamp.
-    pub(crate) fn untimed(&self) -> Option<String> {
-        let at = self.sessions.iter().position(|session| !session.timed)?;
-        Some(self.name(u32::try_from(at).unwrap_or(NONE)))
-    }
 }
 
 /// See the module's text.
@@ -213,7 +210,7 @@ pub struct SessionSource {
 }
 
 /// Milliseconds as virtual time, rounded to nanoseconds; never negative.
-fn instant(ms: f64) -> SimTime {
+pub(crate) fn instant(ms: f64) -> SimTime {
     SimTime::ZERO + span(ms)
 }
 
@@ -274,6 +271,7 @@ impl SessionSource {
             planned: extra.planned,
             priority: extra.priority,
             strict_priority: extra.strict_priority,
+            policy_class: extra.policy_class,
         }
     }
 

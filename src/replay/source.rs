@@ -1,6 +1,11 @@
 //! What comes when.
 
+use std::sync::Arc;
+
 use crate::types::{Prompt, SimTime, Token, Tokens};
+
+use super::agentic::GraphSummary;
+use super::trace::TraceError;
 
 /// One request that is due.
 #[derive(Debug, Clone)]
@@ -23,6 +28,8 @@ pub struct Turn {
     pub priority: i32,
     /// Router queue: served before lower ones.
     pub strict_priority: u32,
+    /// Router queue: class or family.
+    pub policy_class: Option<Arc<str>>,
 }
 
 /// One play of an agentic workload: an independent graph of requests.
@@ -76,6 +83,16 @@ pub trait Source {
 
     /// The plays of an agentic workload, in order; `None` for others.
     fn trajectories(&self) -> Option<Vec<Trajectory>> {
+        None
+    }
+
+    /// The graph of an agentic workload.
+    fn graph(&self) -> Option<GraphSummary> {
+        None
+    }
+
+    /// Why no more requests come although there should: the file of a workload that is read on the way.
+    fn failure(&mut self) -> Option<TraceError> {
         None
     }
 

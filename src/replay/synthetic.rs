@@ -252,6 +252,7 @@ impl Source for SimpleSource {
             planned: None,
             priority: 0,
             strict_priority: 0,
+            policy_class: None,
         })
     }
 

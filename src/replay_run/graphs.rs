@@ -44,5 +44,5 @@ fn play(args: &ReplayArgs, graph: &Graph) -> Result<Box<dyn Source>, RunError> {
         args.arrival_speedup_ratio,
         args.agentic_lanes,
     )?;
-    Ok(Box::new(source))
+    Ok(Box::new(source.with_origin(graph.origin.clone())))
 }

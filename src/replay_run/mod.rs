@@ -4,6 +4,7 @@
 
 mod files;
 mod graphs;
+mod mooncake;
 mod output;
 mod plan;
 mod progress;
@@ -68,5 +69,12 @@ impl RunError {
 pub fn execute(args: &ReplayArgs, observe: impl FnMut(Progress) -> Control) -> Result<Report, RunError> {
     let plan = plan::Plan::new(args)?;
     let mut source = plan.source(args)?;
-    Ok(plan.harness(args)?.run(source.as_mut(), observe)?)
+    let played = plan.harness(args)?.run(source.as_mut(), observe);
+    // A file that cannot be read on explains everything else.
+    if let Some(error) = source.failure() {
+        return Err(error.into());
+    }
+    let mut report = played?;
+    report.graph = source.graph();
+    Ok(report)
 }

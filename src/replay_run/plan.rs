@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::cli::{ReplayArgs, ReplayMode, RouterMode, TraceFormat};
 use crate::config::EngineDocument;
 use crate::engine::{EngineKind, Semantics, WorkerRole};
-use crate::replay::trace::{MooncakeOptions, SharedPrefix, read_applied_compute, read_mooncake};
+use crate::replay::trace::{MooncakeOptions, SharedPrefix, read_applied_compute};
 use crate::replay::{Arrivals, FleetSpec, Harness, Load, RouterSpec, SessionSource, Sla, Source, SyntheticSpec};
 use crate::router::{QueuePolicy, RouterConfig};
 
@@ -97,7 +97,7 @@ impl Plan {
                     delta: args.trace_format == TraceFormat::MooncakeDelta,
                     timed: args.replay_concurrency.is_none(),
                 };
-                read_mooncake(files::open(first)?, options)?
+                return super::mooncake::source(first, options, load);
             }
             TraceFormat::AppliedComputeAgentic => {
                 let prefix = SharedPrefix {

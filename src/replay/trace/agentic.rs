@@ -4,16 +4,18 @@
 //! `play_id`, `not_before_ms` and `dependencies` (Dynamo 1.6.1); without one they have `wait_for`, `delay` and
 //! `tool_wait_ms` (1.4.2).
 
+use std::collections::BTreeSet;
 use std::io::BufRead;
+use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::super::agentic::{AgenticRequest, Dependency, Trigger};
+use super::super::agentic::{AgenticRequest, Dependency, GraphOrigin, Trigger};
 use super::line::{Kind, Lines, TraceError};
 
 const SCHEMA: &str = "dynamo.agentic_mooncake";
 
-const FIELDS: [(&str, Kind); 16] = [
+const FIELDS: [(&str, Kind); 19] = [
     ("request_id", Kind::Text),
     ("session_id", Kind::Text),
     ("play_id", Kind::Text),
@@ -22,7 +24,9 @@ const FIELDS: [(&str, Kind); 16] = [
     ("output_length", Kind::Count),
     ("output_tokens", Kind::Count),
     ("hash_ids", Kind::Ids),
+    ("model", Kind::Text),
     ("timestamp", Kind::Number),
+    ("created_time", Kind::Number),
     ("not_before_ms", Kind::Number),
     ("delay", Kind::Number),
     ("delay_ms", Kind::Number),
@@ -30,6 +34,7 @@ const FIELDS: [(&str, Kind); 16] = [
     ("wait_for", Kind::Texts),
     ("priority", Kind::Signed),
     ("strict_priority", Kind::Count),
+    ("policy_class", Kind::Text),
 ];
 
 #[derive(Deserialize)]
@@ -37,6 +42,13 @@ struct Header {
     schema: Option<String>,
     version: Option<u64>,
     block_size: Option<u32>,
+    source: Option<Origin>,
+}
+
+#[derive(Deserialize)]
+struct Origin {
+    format: Option<String>,
+    digest: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -44,6 +56,7 @@ struct Row {
     request_id: Option<String>,
     session_id: Option<String>,
     play_id: Option<String>,
+    model: Option<String>,
     #[serde(alias = "input_tokens")]
     input_length: Option<u32>,
     #[serde(alias = "output_tokens")]
@@ -59,10 +72,9 @@ struct Row {
     wait_for: Vec<String>,
     #[serde(default)]
     dependencies: Vec<Edge>,
-    #[serde(default)]
-    priority: i32,
-    #[serde(default)]
-    strict_priority: u32,
+    priority: Option<i32>,
+    strict_priority: Option<u32>,
+    policy_class: Option<Arc<str>>,
 }
 
 #[derive(Deserialize)]
@@ -80,6 +92,8 @@ pub struct Graph {
     pub requests: Vec<AgenticRequest>,
     /// Tokens per hash id.
     pub block_tokens: u32,
+    /// Where it comes from.
+    pub origin: GraphOrigin,
 }
 
 /// Reads a whole trace; `block_tokens` is the wanted number of tokens per hash id, `default_tokens` that of files that do
@@ -95,7 +109,9 @@ pub fn read<R: BufRead>(
     let mut graph = Graph {
         requests: Vec::new(),
         block_tokens: block_tokens.unwrap_or(default_tokens),
+        origin: GraphOrigin::default(),
     };
+    let mut models = BTreeSet::new();
     let mut second_form = false;
     let mut first = true;
     while lines.advance()? {
@@ -103,6 +119,10 @@ pub fn read<R: BufRead>(
             let header: Header = lines.parse(&[])?;
             if header.schema.is_some() {
                 graph.block_tokens = header.check(&lines, block_tokens)?;
+                if let Some(Origin { format, digest }) = header.source {
+                    graph.origin.format = format.unwrap_or_default();
+                    graph.origin.digest = digest.unwrap_or_default();
+                }
                 second_form = true;
                 continue;
             }
@@ -113,10 +133,16 @@ pub fn read<R: BufRead>(
         } else {
             row.first(&lines, graph.block_tokens)?
         };
+        models.insert(row.model.unwrap_or_else(|| "unknown".into()));
         graph.requests.push(request);
     }
     if graph.requests.is_empty() {
         return Err(lines.wrong_file("no requests in the trace"));
+    }
+    graph.origin.models = models.into_iter().collect();
+    if !second_form {
+        graph.origin.format = "agentic_mooncake".into();
+        graph.origin.digest = format!("requests:{}", graph.requests.len());
     }
     Ok(graph)
 }
@@ -138,7 +164,7 @@ impl Header {
 impl Row {
     /// What both forms have.
     fn common<R: BufRead>(&self, lines: &Lines<R>, block_tokens: u32) -> Result<AgenticRequest, TraceError> {
-        let missing = |field: &str| lines.wrong(format!("{field} is missing"));
+        let missing = |field: &str| lines.wrong(format!("{field} is missing or empty; every request needs it"));
         let request_id = self.request_id.clone().filter(|id| !id.is_empty());
         let request_id = request_id.ok_or_else(|| missing("request_id"))?;
         let hash_ids = self.hash_ids.clone().ok_or_else(|| missing("hash_ids"))?;
@@ -174,8 +200,9 @@ impl Row {
             hash_ids,
             input_tokens,
             output_tokens,
-            priority: self.priority,
-            strict_priority: self.strict_priority,
+            priority: self.priority.unwrap_or(0),
+            strict_priority: self.strict_priority.unwrap_or(0),
+            policy_class: self.policy_class.clone(),
             dependencies: Vec::new(),
             request_id,
         })
@@ -198,7 +225,7 @@ impl Row {
 
     fn second<R: BufRead>(&self, lines: &Lines<R>, block_tokens: u32) -> Result<AgenticRequest, TraceError> {
         let mut request = self.common(lines, block_tokens)?;
-        let missing = |field: &str| lines.wrong(format!("{field} is missing"));
+        let missing = |field: &str| lines.wrong(format!("{field} is missing; rows below a version 2 header need it"));
         request.play_id = self.play_id.clone().ok_or_else(|| missing("play_id"))?;
         request.not_before_ms = self.not_before_ms.ok_or_else(|| missing("not_before_ms"))?;
         for edge in &self.dependencies {
@@ -213,5 +240,58 @@ impl Row {
             });
         }
         Ok(request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: &str =
+        r#"{"schema":"dynamo.agentic_mooncake","version":2,"block_size":8,"source":{"format":"f","digest":"d"}}"#;
+    const ROW: &str = r#""request_id":"a","output_length":1,"hash_ids":[1]"#;
+
+    fn graph(text: &str) -> Result<Graph, TraceError> {
+        read(Lines::new("t", text.as_bytes()), None, 512)
+    }
+
+    #[test]
+    fn a_header_brings_block_size_and_origin_and_asks_for_more_fields() {
+        let row =
+            format!(r#"{{{ROW},"play_id":"p","session_id":"s","not_before_ms":1,"model":"m","policy_class":"c"}}"#);
+        let found = graph(&format!("{HEADER}\n{row}")).unwrap();
+        assert_eq!((found.block_tokens, found.requests[0].input_tokens), (8, 8));
+        assert_eq!(found.requests[0].policy_class.as_deref(), Some("c"));
+        let origin = (found.origin.format.as_str(), found.origin.digest.as_str());
+        assert_eq!((origin, found.origin.models), (("f", "d"), vec!["m".to_owned()]));
+    }
+
+    #[test]
+    fn every_refusal_names_line_and_field() {
+        for (text, expected) in [
+            (format!("{HEADER}\n{{{ROW}}}"), "t, line 2: play_id is missing"),
+            (
+                format!(r#"{{{ROW},"play_id":"p"}}"#).replace("hash_ids", "x"),
+                "t, line 1: hash_ids is missing",
+            ),
+            (
+                format!(r#"{{{ROW},"wait_for":"b"}}"#),
+                "t, line 1: wait_for is \"b\", expected an array of strings",
+            ),
+            (
+                format!(r#"{{{ROW},"input_length":513}}"#),
+                "t, line 1: input_length is 513, but 1 hash_ids of 512",
+            ),
+            (format!(r#"{{{ROW},"delay":-1}}"#), "t, line 1: delay is -1, expected"),
+            (
+                format!(r#"{{{ROW},"timestamp":"x"}}"#),
+                "t, line 1: timestamp is \"x\", expected a number",
+            ),
+            (HEADER.replace('2', "3"), "t, line 1: the header's schema and version"),
+            (HEADER.to_owned(), "t: no requests in the trace"),
+        ] {
+            let error = graph(&text).unwrap_err().to_string();
+            assert!(error.starts_with(expected), "{error}");
+        }
     }
 }

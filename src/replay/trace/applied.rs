@@ -12,11 +12,14 @@ use super::line::{Kind, Lines, TraceError};
 const FIELDS: [(&str, Kind); 6] = [
     ("num_turns", Kind::Count),
     ("input_prompt_length", Kind::Count),
-    ("assistant_response_length", Kind::Ids),
-    ("tool_call_output_length", Kind::Ids),
+    ("assistant_response_length", Kind::Counts),
+    ("tool_call_output_length", Kind::Counts),
     ("tool_call_latency", Kind::Numbers),
     ("final_assistant_response_length", Kind::Count),
 ];
+
+/// Ids of groups have this bit, fresh ones do not.
+const OF_GROUPS: u64 = 1 << 63;
 
 #[derive(Deserialize)]
 struct Row {
@@ -60,8 +63,7 @@ pub fn read<R: BufRead>(
             #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
             let shared = (f64::from(blocks) * prefix.ratio).round() as u64;
             let group = u64::from(row_number % prefix.groups);
-            // The ids of groups are the odd ones, fresh ids the even ones.
-            hash_ids.extend((0..shared).map(|at| (group << 32 | at) << 1 | 1));
+            hash_ids.extend((0..shared).map(|at| OF_GROUPS | group << 32 | at));
         }
         row_number += 1;
         let mut session = None;
@@ -69,7 +71,7 @@ pub fn read<R: BufRead>(
             let blocks = input_tokens.div_ceil(block_tokens) as usize;
             while hash_ids.len() < blocks {
                 fresh += 1;
-                hash_ids.push(fresh << 1);
+                hash_ids.push(fresh);
             }
             let output_tokens = row.assistant_response_length.get(turn).copied();
             let spec = TurnSpec {

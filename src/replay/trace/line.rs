@@ -2,7 +2,8 @@
 
 use std::io::{self, BufRead, Read};
 
-use serde::de::DeserializeOwned;
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 
 /// Longest line, bytes.
@@ -49,6 +50,8 @@ pub(crate) enum Kind {
     Text,
     /// Whole numbers from 0 on.
     Ids,
+    /// Whole numbers from 0 on, below 2^32.
+    Counts,
     /// A whole number of 32 bits with a sign.
     Signed,
     /// Texts.
@@ -64,6 +67,7 @@ impl Kind {
             Self::Number => "a number",
             Self::Text => "a string",
             Self::Ids => "an array of whole numbers from 0 on",
+            Self::Counts => "an array of whole numbers from 0 to 4294967295",
             Self::Signed => "a whole number of 32 bits",
             Self::Texts => "an array of strings",
             Self::Numbers => "an array of numbers",
@@ -71,13 +75,15 @@ impl Kind {
     }
 
     fn fits(self, value: &Value) -> bool {
+        let count = |value: &Value| value.as_u64().is_some_and(|count| u32::try_from(count).is_ok());
         let all = |test: fn(&Value) -> bool| value.as_array().is_some_and(|items| items.iter().all(test));
         value.is_null()
             || match self {
-                Self::Count => value.as_u64().is_some_and(|count| u32::try_from(count).is_ok()),
+                Self::Count => count(value),
                 Self::Number => value.is_number(),
                 Self::Text => value.is_string(),
                 Self::Ids => all(Value::is_u64),
+                Self::Counts => all(count),
                 Self::Signed => value.as_i64().is_some_and(|number| i32::try_from(number).is_ok()),
                 Self::Texts => all(Value::is_string),
                 Self::Numbers => all(Value::is_number),
@@ -147,9 +153,35 @@ impl<R: BufRead> Lines<R> {
         serde_json::from_slice(&self.text).map_err(|error| self.diagnose(fields, &error))
     }
 
-    /// The line as any JSON value.
-    pub(crate) fn value(&self) -> Result<Value, TraceError> {
-        serde_json::from_slice(&self.text).map_err(|error| self.diagnose(&[], &error))
+    /// Whether the line, which has to be JSON, is an object.
+    pub(crate) fn is_object(&self) -> Result<bool, TraceError> {
+        if self.text.trim_ascii_start().first() == Some(&b'{') {
+            return Ok(true);
+        }
+        let any: Result<IgnoredAny, _> = serde_json::from_slice(&self.text);
+        any.map(|_| false)
+            .map_err(|error| self.wrong(format!("not JSON: {error}")))
+    }
+
+    /// The line as a `T` of objects within objects; errors name the path of the field.
+    pub(crate) fn read<'a, T: Deserialize<'a>>(&'a self) -> Result<T, TraceError> {
+        let text = std::str::from_utf8(&self.text).map_err(|error| self.wrong(format!("not JSON: {error}")))?;
+        self.read_part(text)
+    }
+
+    /// A part of the line as a `T`; errors name the path of the field within it.
+    pub(crate) fn read_part<'a, T: Deserialize<'a>>(&self, part: &'a str) -> Result<T, TraceError> {
+        let mut json = serde_json::Deserializer::from_str(part);
+        let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+            let syntax = error.inner().is_syntax() || error.inner().is_eof();
+            self.wrong(if syntax {
+                format!("not JSON: {error}")
+            } else {
+                error.to_string()
+            })
+        })?;
+        json.end().map_err(|error| self.wrong(format!("not JSON: {error}")))?;
+        Ok(value)
     }
 
     fn diagnose(&self, fields: &[(&str, Kind)], error: &serde_json::Error) -> TraceError {

@@ -1,7 +1,8 @@
 //! Trace files: one reader per format, line by line.
 //!
 //! A reader never holds more than one line of text. What it keeps per request is the compact form of the prompt, so
-//! memory grows with hash ids, not with the file or with tokens.
+//! memory grows with hash ids, not with the file or with tokens. Mooncake rows can also be played one by one
+//! ([`StreamSource`](super::StreamSource)); then memory holds only what is in flight.
 
 mod agentic;
 mod applied;
@@ -12,5 +13,6 @@ mod request_trace;
 pub use agentic::{Graph, read as read_agentic};
 pub use applied::{SharedPrefix, read as read_applied_compute};
 pub use line::{Lines, TraceError};
-pub use mooncake::{MooncakeOptions, read as read_mooncake};
+pub(crate) use mooncake::MooncakeRow;
+pub use mooncake::{MooncakeOptions, MooncakeRows, MooncakeScan, read as read_mooncake};
 pub use request_trace::{RequestTrace, RequestTraceReader};

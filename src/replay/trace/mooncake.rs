@@ -9,13 +9,15 @@
 //! | `delay` (`delay_ms`) | ms after the end of the turn before |
 //! | `session_id` | turns of one session; without it each row is a session of its own |
 //! | `output_token_ids` | exact answer |
-//! | `priority`, `strict_priority` | router queue |
+//! | `priority`, `strict_priority`, `policy_class` | router queue |
 //!
-//! Source: Dynamo 1.6.1 replay of Mooncake traces.
+//! Blank lines and other fields do not count (`request_id` among them). Source: Dynamo 1.6.1 replay of Mooncake traces.
 
+use std::hash::BuildHasher;
 use std::io::BufRead;
+use std::sync::Arc;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rustc_hash::FxBuildHasher;
@@ -29,13 +31,13 @@ use super::line::{Kind, Lines, TraceError};
 /// Seed of answers that a trace does not give, so that continuations are the same in every run.
 const ANSWER_SEED: u64 = 0xD37A_0A7E_5EED;
 
-const FIELDS: [(&str, Kind); 13] = [
+const FIELDS: [(&str, Kind); 14] = [
     ("session_id", Kind::Text),
     ("input_length", Kind::Count),
     ("input_tokens", Kind::Count),
     ("output_length", Kind::Count),
     ("output_tokens", Kind::Count),
-    ("output_token_ids", Kind::Ids),
+    ("output_token_ids", Kind::Counts),
     ("hash_ids", Kind::Ids),
     ("timestamp", Kind::Number),
     ("created_time", Kind::Number),
@@ -43,11 +45,12 @@ const FIELDS: [(&str, Kind); 13] = [
     ("delay_ms", Kind::Number),
     ("priority", Kind::Signed),
     ("strict_priority", Kind::Count),
+    ("policy_class", Kind::Text),
 ];
 
 #[derive(Deserialize)]
 struct Row {
-    session_id: Option<String>,
+    session_id: Option<Box<str>>,
     #[serde(alias = "input_tokens")]
     input_length: Option<u32>,
     #[serde(alias = "output_tokens")]
@@ -60,6 +63,7 @@ struct Row {
     delay: Option<f64>,
     priority: Option<i32>,
     strict_priority: Option<u32>,
+    policy_class: Option<Arc<str>>,
 }
 
 /// How to read a trace.
@@ -73,47 +77,170 @@ pub struct MooncakeOptions {
     pub timed: bool,
 }
 
+/// One checked row.
+#[derive(Debug)]
+pub(crate) struct MooncakeRow {
+    /// Session, where the row names one.
+    pub(crate) session: Option<Box<str>>,
+    /// Line in the file, from 1.
+    pub(crate) line: u64,
+    pub(crate) timestamp: Option<f64>,
+    delay: Option<f64>,
+    /// Everything but times.
+    pub(crate) turn: TurnSpec,
+}
+
+/// The rows of a trace, one at a time.
+#[derive(Debug)]
+pub struct MooncakeRows<R> {
+    lines: Lines<R>,
+    options: MooncakeOptions,
+    answers: StdRng,
+}
+
+impl<R: BufRead> MooncakeRows<R> {
+    /// Rows of `lines`.
+    pub fn new(lines: Lines<R>, options: MooncakeOptions) -> Self {
+        Self {
+            lines,
+            options,
+            answers: StdRng::seed_from_u64(ANSWER_SEED),
+        }
+    }
+
+    /// Tokens per hash id.
+    pub(crate) fn block_tokens(&self) -> u32 {
+        self.options.block_tokens
+    }
+
+    /// The next row; `None` at the end.
+    pub(crate) fn advance(&mut self) -> Result<Option<MooncakeRow>, TraceError> {
+        if !self.lines.advance()? {
+            return Ok(None);
+        }
+        let row: Row = self.lines.parse(&FIELDS)?;
+        let turn = turn(&self.lines, &row, self.options, &mut self.answers)?;
+        Ok(Some(MooncakeRow {
+            session: row.session_id,
+            line: self.lines.number(),
+            timestamp: row.timestamp,
+            delay: row.delay,
+            turn,
+        }))
+    }
+
+    /// Checks the times of a session's first turn.
+    fn check_first(&self, row: &MooncakeRow) -> Result<(), TraceError> {
+        let session = || match &row.session {
+            Some(name) => name.to_string(),
+            None => format!("request_{}", row.line),
+        };
+        if let Some(delay) = row.delay.filter(|delay| *delay != 0.0) {
+            let session = session();
+            return Err(self.lines.wrong(format!(
+                "delay is {delay} on the first turn of session {session}, expected none or 0"
+            )));
+        }
+        if self.options.timed && row.timestamp.is_none() {
+            let session = session();
+            return Err(self.lines.wrong(format!(
+                "timestamp is missing on the first turn of session {session}, expected ms; or replay with a concurrency limit"
+            )));
+        }
+        Ok(())
+    }
+
+    /// A row of the trace as it was scanned is gone or different.
+    pub(crate) fn changed(&self) -> TraceError {
+        self.lines
+            .wrong("the file changed while it was replayed; replay a copy that nobody writes to")
+    }
+}
+
+/// What one look at a whole trace tells.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MooncakeScan {
+    /// Rows.
+    pub rows: u64,
+    /// Earliest time stamp, ms.
+    pub earliest_ms: f64,
+    /// Rows are in the order of their time stamps.
+    pub sorted: bool,
+    /// No two rows belong to one session.
+    pub single_turns: bool,
+    /// Some hash id does not fit a token.
+    pub wide_ids: bool,
+}
+
+impl MooncakeScan {
+    /// Checks every row and keeps none. Memory: 8 bytes for each named session.
+    ///
+    /// # Errors
+    /// [`TraceError`] names the line and the field.
+    pub fn of<R: BufRead>(mut rows: MooncakeRows<R>) -> Result<Self, TraceError> {
+        let mut scan = Self {
+            rows: 0,
+            earliest_ms: 0.0,
+            sorted: true,
+            single_turns: true,
+            wide_ids: false,
+        };
+        // Two names of one hash count as one session, which costs memory later but changes no result.
+        let mut sessions: HashSet<u64, FxBuildHasher> = HashSet::default();
+        let mut before = f64::NEG_INFINITY;
+        while let Some(row) = rows.advance()? {
+            let known = row.session.as_deref().map(|name| FxBuildHasher.hash_one(name));
+            if known.is_some_and(|name| !sessions.insert(name)) {
+                scan.single_turns = false;
+                // Whoever keeps all rows checks them too.
+                return Ok(scan);
+            }
+            rows.check_first(&row)?;
+            let time = row.timestamp.unwrap_or(0.0);
+            scan.earliest_ms = if scan.rows == 0 {
+                time
+            } else {
+                scan.earliest_ms.min(time)
+            };
+            scan.sorted &= time >= before;
+            before = time;
+            scan.wide_ids |= row.turn.hash_ids.iter().any(|&id| u32::try_from(id).is_err());
+            scan.rows += 1;
+        }
+        if scan.rows == 0 {
+            return Err(rows.lines.wrong_file("no requests in the trace"));
+        }
+        Ok(scan)
+    }
+}
+
 /// Reads a whole trace.
 ///
 /// # Errors
 /// [`TraceError`] names the line and the field.
-pub fn read<R: BufRead>(mut lines: Lines<R>, options: MooncakeOptions) -> Result<SessionTrace, TraceError> {
-    let mut trace = SessionTrace::new(options.block_tokens, options.delta, "request_");
+pub fn read<R: BufRead>(mut rows: MooncakeRows<R>) -> Result<SessionTrace, TraceError> {
+    let mut trace = SessionTrace::new(rows.options.block_tokens, rows.options.delta, "request_");
     let mut sessions: HashMap<Box<str>, Open, FxBuildHasher> = HashMap::default();
-    let mut answers = StdRng::seed_from_u64(ANSWER_SEED);
-    while lines.advance()? {
-        let row: Row = lines.parse(&FIELDS)?;
-        let mut turn = turn(&lines, &row, options, &mut answers)?;
-        let known = row.session_id.as_deref().and_then(|name| sessions.get_mut(name));
+    while let Some(mut row) = rows.advance()? {
+        let known = row.session.as_deref().and_then(|name| sessions.get_mut(name));
         if let Some(open) = known {
-            turn.delay_ms = open.delay(&lines, &row)?;
-            trace.follow(open.number, turn);
+            row.turn.delay_ms = open.delay(&rows.lines, row.timestamp, row.delay)?;
+            trace.follow(open.number, row.turn);
             continue;
         }
-        let name = row.session_id.as_deref();
-        if row.delay.is_some_and(|delay| delay != 0.0) {
-            let session = name.map_or_else(|| format!("request_{}", lines.number()), str::to_owned);
-            return Err(lines.wrong(format!(
-                "delay is set on the first turn of session {session}; expected none or 0"
-            )));
-        }
-        turn.start_ms = row.timestamp;
-        let number = trace.open(name, lines.number(), turn);
-        if let Some(name) = row.session_id {
+        rows.check_first(&row)?;
+        row.turn.start_ms = row.timestamp;
+        let number = trace.open(row.session.as_deref(), row.line, row.turn);
+        if let Some(name) = row.session {
             let open = Open {
                 number,
                 last_seen: row.timestamp,
             };
-            sessions.insert(name.into(), open);
+            sessions.insert(name, open);
         }
     }
     if trace.is_empty() {
-        return Err(lines.wrong_file("no requests in the trace"));
-    }
-    if let Some(session) = trace.untimed().filter(|_| options.timed) {
-        return Err(lines.wrong_file(format!(
-            "the first turn of session {session} has no timestamp; add one or replay with a concurrency limit"
-        )));
+        return Err(rows.lines.wrong_file("no requests in the trace"));
     }
     Ok(trace)
 }
@@ -126,15 +253,21 @@ struct Open {
 
 impl Open {
     /// Wait before a later turn, ms.
-    fn delay<R: BufRead>(&mut self, lines: &Lines<R>, row: &Row) -> Result<f64, TraceError> {
-        let implied = row.timestamp.zip(self.last_seen).map(|(now, before)| now - before);
-        self.last_seen = row.timestamp.or(self.last_seen);
-        let delay = row.delay.or(implied).unwrap_or(0.0);
+    fn delay<R: BufRead>(
+        &mut self,
+        lines: &Lines<R>,
+        timestamp: Option<f64>,
+        delay: Option<f64>,
+    ) -> Result<f64, TraceError> {
+        let implied = timestamp.zip(self.last_seen).map(|(now, before)| now - before);
+        self.last_seen = timestamp.or(self.last_seen);
+        let field = if delay.is_some() { "delay" } else { "timestamp" };
+        let delay = delay.or(implied).unwrap_or(0.0);
         if delay.is_finite() && delay >= 0.0 {
             return Ok(delay);
         }
         Err(lines.wrong(format!(
-            "delay of {delay} ms after the turn before; expected a finite number from 0 on"
+            "{field} makes a delay of {delay} ms after the turn before, expected a finite number from 0 on"
         )))
     }
 }
@@ -147,9 +280,10 @@ fn turn<R: BufRead>(
     answers: &mut StdRng,
 ) -> Result<TurnSpec, TraceError> {
     let hash_ids = row.hash_ids.clone();
-    let hash_ids = hash_ids.ok_or_else(|| lines.wrong("hash_ids is missing"))?;
+    let hash_ids = hash_ids.ok_or_else(|| lines.wrong("hash_ids is missing, expected an array of ids"))?;
     let output_tokens = row.output_length;
-    let output_tokens = output_tokens.ok_or_else(|| lines.wrong("output_length is missing"))?;
+    let output_tokens =
+        output_tokens.ok_or_else(|| lines.wrong("output_length is missing, expected the tokens to generate"))?;
     let covered = u32::try_from(hash_ids.len())
         .unwrap_or(u32::MAX)
         .saturating_mul(options.block_tokens);
@@ -181,6 +315,7 @@ fn turn<R: BufRead>(
         delay_ms: 0.0,
         priority: row.priority.unwrap_or(0),
         strict_priority: row.strict_priority.unwrap_or(0),
+        policy_class: row.policy_class.clone(),
     })
 }
 
@@ -188,19 +323,19 @@ fn turn<R: BufRead>(
 mod tests {
     use super::*;
 
-    fn error(text: &str, timed: bool) -> String {
+    fn rows(text: &str, timed: bool) -> MooncakeRows<&[u8]> {
         let options = MooncakeOptions {
             block_tokens: 512,
             delta: false,
             timed,
         };
-        read(Lines::new("t", text.as_bytes()), options).unwrap_err().to_string()
+        MooncakeRows::new(Lines::new("t", text.as_bytes()), options)
     }
 
     #[test]
     fn every_refusal_names_line_and_field() {
         let ok = r#"{"session_id":"a","timestamp":10,"input_length":5,"output_length":1,"hash_ids":[1]}"#;
-        for (rows, expected) in [
+        for (text, expected) in [
             (
                 r#"{"timestamp":0,"input_length":5,"output_length":1}"#,
                 "line 1: hash_ids is missing",
@@ -218,22 +353,47 @@ mod tests {
                 "line 1: output_token_ids has 1 entries",
             ),
             (
-                r#"{"timestamp":0,"delay":5,"output_length":1,"hash_ids":[1]}"#,
-                "line 1: delay is set on the first turn of session request_1",
+                r#"{"timestamp":0,"output_length":1,"output_token_ids":[4294967296],"hash_ids":[1]}"#,
+                "line 1: output_token_ids is [4294967296], expected an array of whole numbers from 0 to 4294967295",
             ),
-            (&format!("{ok}\n{}", ok.replace("10", "5")), "line 2: delay of -5 ms"),
+            (
+                r#"{"timestamp":0,"delay":5,"output_length":1,"hash_ids":[1]}"#,
+                "line 1: delay is 5 on the first turn of session request_1",
+            ),
+            (
+                &format!("{ok}\n{}", ok.replace("10", "5")),
+                "line 2: timestamp makes a delay of -5 ms",
+            ),
             (
                 r#"{"output_length":1,"hash_ids":[1]}"#,
-                "session request_1 has no timestamp",
+                "line 1: timestamp is missing on the first turn of session request_1",
             ),
             ("\n \n", "no requests in the trace"),
             (
                 r#"{"timestamp":"x","output_length":1,"hash_ids":[1]}"#,
                 "line 1: timestamp is \"x\", expected a number",
             ),
+            (
+                r#"{"timestamp":0,"policy_class":3,"output_length":1,"hash_ids":[1]}"#,
+                "line 1: policy_class is 3, expected a string",
+            ),
         ] {
-            let found = error(rows, true);
+            let found = read(rows(text, true)).unwrap_err().to_string();
             assert!(found.contains(expected), "{found}");
         }
+    }
+
+    #[test]
+    fn a_scan_says_whether_rows_can_be_played_one_by_one() {
+        let row = |session: &str, at: u32, id: u64| {
+            format!(r#"{{"session_id":"{session}","timestamp":{at},"output_length":1,"hash_ids":[{id}]}}"#)
+        };
+        let scan = |text: &str| MooncakeScan::of(rows(text, true)).unwrap();
+        let found = scan(&[row("a", 7, 1), row("b", 9, 2)].join("\n"));
+        assert_eq!((found.rows, found.earliest_ms.to_bits()), (2, 7.0_f64.to_bits()));
+        assert!(found.sorted && found.single_turns && !found.wide_ids);
+        let found = scan(&[row("a", 9, 1), row("b", 7, 1 << 40)].join("\n"));
+        assert!(!found.sorted && found.single_turns && found.wide_ids);
+        assert!(!scan(&[row("a", 7, 1), row("a", 9, 1)].join("\n")).single_turns);
     }
 }

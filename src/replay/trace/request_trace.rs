@@ -4,17 +4,25 @@
 //! make a graph: within a session each waits for the one before, a child session is spawned by the latest request of its
 //! parent that began before it, and the parent's next request waits for it. Source: Dynamo 1.6.1 replay.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::BufRead;
 
 use serde::Deserialize;
+use serde_json::value::RawValue;
 
-use super::super::agentic::{AgenticRequest, Dependency, Trigger};
+use super::super::agentic::{AgenticRequest, Dependency, GraphOrigin, Trigger};
 use super::super::sessions::{SessionTrace, TurnSpec};
 use super::agentic::Graph;
 use super::line::{Lines, TraceError};
 
 const SCHEMA: &str = "dynamo.request.trace.v1";
+
+/// A line that may hold its record one level down.
+#[derive(Deserialize)]
+struct Envelope<'a> {
+    #[serde(borrow)]
+    event: Option<&'a RawValue>,
+}
 
 #[derive(Deserialize)]
 struct Record {
@@ -36,6 +44,7 @@ struct AgentContext {
 #[derive(Deserialize)]
 struct Request {
     request_id: String,
+    model: Option<String>,
     output_tokens: Option<u32>,
     request_received_ms: Option<u64>,
     total_time_ms: Option<f64>,
@@ -81,6 +90,7 @@ pub enum RequestTrace {
 
 struct Found {
     request_id: String,
+    model: Option<String>,
     start: u64,
     end: u64,
     hash_ids: Vec<u64>,
@@ -90,11 +100,18 @@ struct Found {
     dependencies: Vec<Edge>,
 }
 
+impl Found {
+    fn model(&self) -> &str {
+        self.model.as_deref().unwrap_or("unknown")
+    }
+}
+
 /// Reads shards one after the other.
 #[derive(Default)]
 pub struct RequestTraceReader {
     found: Vec<Found>,
     calls: Vec<Claude>,
+    tools: u64,
     block_tokens: Option<u32>,
     name: Option<String>,
 }
@@ -115,17 +132,25 @@ impl RequestTraceReader {
     pub fn read<R: BufRead>(&mut self, mut lines: Lines<R>) -> Result<(), TraceError> {
         self.name.get_or_insert_with(|| lines.file().to_owned());
         while lines.advance()? {
-            let value = lines.value()?;
-            let Some(object) = value.as_object() else { continue };
-            let record = object.get("event").cloned().unwrap_or(value);
-            let record: Record = serde_json::from_value(record).map_err(|error| lines.wrong(error.to_string()))?;
+            if !lines.is_object()? {
+                continue;
+            }
+            let envelope: Envelope<'_> = lines.read()?;
+            let record: Record = match envelope.event {
+                Some(event) => lines.read_part(event.get())?,
+                None => lines.read()?,
+            };
             if record.schema.as_deref() != Some(SCHEMA) {
-                return Err(lines.wrong(format!("schema must be {SCHEMA}")));
+                let found = record.schema.as_deref().unwrap_or("missing");
+                return Err(lines.wrong(format!("schema is {found}, expected {SCHEMA}")));
             }
             match record.event_type.as_deref() {
                 Some("request_payload" | "tool_start") => {}
                 Some("request_end") => self.request(&lines, record)?,
-                Some("tool_end" | "tool_error") => self.calls.extend(record.tool.and_then(|tool| tool.claude)),
+                Some("tool_end" | "tool_error") => {
+                    self.tools += 1;
+                    self.calls.extend(record.tool.and_then(|tool| tool.claude));
+                }
                 other => {
                     let found = other.unwrap_or("missing");
                     return Err(lines.wrong(format!(
@@ -139,7 +164,7 @@ impl RequestTraceReader {
 
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     fn request<R: BufRead>(&mut self, lines: &Lines<R>, record: Record) -> Result<(), TraceError> {
-        let missing = |field: &str| lines.wrong(format!("{field} is missing"));
+        let missing = |field: &str| lines.wrong(format!("{field} is missing; a request_end record needs it"));
         let request = record.request.ok_or_else(|| missing("request"))?;
         let replay = request.replay.ok_or_else(|| missing("request.replay"))?;
         let size = replay.trace_block_size;
@@ -155,7 +180,10 @@ impl RequestTraceReader {
         let start = request.request_received_ms;
         let start = start.or_else(|| ended.map(|ended| ended.saturating_sub(total.unwrap_or(0))));
         let start = start.ok_or_else(|| missing("request.request_received_ms or event_time_unix_ms"))?;
-        let end = total.map(|total| start + total).or(ended).unwrap_or(start);
+        let end = total
+            .map(|total| start.saturating_add(total))
+            .or(ended)
+            .unwrap_or(start);
         let covered = u32::try_from(replay.input_sequence_hashes.len())
             .unwrap_or(u32::MAX)
             .saturating_mul(size);
@@ -167,6 +195,7 @@ impl RequestTraceReader {
         }
         self.found.push(Found {
             request_id: request.request_id,
+            model: request.model,
             start,
             end,
             hash_ids: replay.input_sequence_hashes,
@@ -207,10 +236,34 @@ impl RequestTraceReader {
                 "{agents} requests have an agent_context and {plain} have none; replay them as separate traces"
             )));
         }
+        if let Some((request, missing)) = self.dangling() {
+            return Err(wrong(format!(
+                "request {request} depends on {missing}, which is in no shard of the trace"
+            )));
+        }
+        let models: BTreeSet<&str> = self.found.iter().map(Found::model).collect();
+        let origin = GraphOrigin {
+            format: SCHEMA.into(),
+            digest: format!("requests:{};tools:{}", self.found.len(), self.tools),
+            models: models.into_iter().map(str::to_owned).collect(),
+        };
         Ok(RequestTrace::Agentic(Graph {
             requests: self.graph(),
             block_tokens: self.block_tokens.unwrap_or(1),
+            origin,
         }))
+    }
+
+    /// A dependency on a request that the trace does not have.
+    fn dangling(&self) -> Option<(String, String)> {
+        let known: BTreeSet<&str> = self.found.iter().map(|found| found.request_id.as_str()).collect();
+        self.found.iter().find_map(|found| {
+            let missing = found
+                .dependencies
+                .iter()
+                .find(|edge| !known.contains(edge.request_id.as_str()))?;
+            Some((found.request_id.clone(), missing.request_id.clone()))
+        })
     }
 
     fn independent(self) -> SessionTrace {
@@ -254,6 +307,7 @@ impl RequestTraceReader {
                 output_tokens: found.output_tokens,
                 priority: 0,
                 strict_priority: 0,
+                policy_class: None,
                 dependencies,
             })
             .collect()
@@ -427,6 +481,57 @@ mod tests {
             r#"{{"schema":"{SCHEMA}","event_type":"{event}","event_time_unix_ms":100{agent},"request":{{"request_id":"{event}{}","output_tokens":1,"replay":{{"trace_block_size":4,"input_length":4,"input_sequence_hashes":[1]}}}}}}"#,
             agent.len()
         )
+    }
+
+    #[test]
+    fn every_refusal_names_line_and_the_path_of_the_field() {
+        let good = line("request_end", "");
+        for (text, expected) in [
+            (
+                good.replace(r#""input_length":4"#, r#""input_length":"x""#),
+                "request.replay.input_length: invalid type",
+            ),
+            (
+                good.replace(r#""request_id":"#, r#""id":"#),
+                "request: missing field `request_id`",
+            ),
+            (
+                good.replace(r#""output_tokens":1,"#, ""),
+                "request.output_tokens is missing",
+            ),
+            (
+                good.replace("[1]", "[-1]"),
+                "request.replay.input_sequence_hashes[0]: invalid value",
+            ),
+            (
+                good.replace("request.trace.v1", "other"),
+                "schema is dynamo.other, expected dynamo.request.trace.v1",
+            ),
+            (
+                format!(r#"{{"event":{}}}"#, good.replace("[1]", "[]")),
+                "request.replay.input_length is 4",
+            ),
+            ("{".into(), "not JSON"),
+        ] {
+            let mut reader = RequestTraceReader::new(None);
+            let text = format!("17\n{text}");
+            let error = reader.read(Lines::new("t", text.as_bytes())).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("t, line 2: {expected}")), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_dependency_on_a_request_that_is_nowhere_is_refused() {
+        let agent = r#","agent_context":{"session_id":"s"}"#;
+        let text = line("request_end", agent);
+        let text = text.replace(
+            "[1]}",
+            r#"[1],"dependencies":[{"request_id":"gone","relation":"join","trigger":"completion"}]}"#,
+        );
+        let mut reader = RequestTraceReader::new(None);
+        reader.read(Lines::new("t", text.as_bytes())).unwrap();
+        let error = reader.finish().unwrap_err().to_string();
+        assert!(error.contains("depends on gone, which is in no shard"), "{error}");
     }
 
     #[test]
