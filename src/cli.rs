@@ -1,6 +1,8 @@
 //! The command line: clap structs and nothing else.
 
+mod predict;
 mod replay;
+mod trace;
 
 use std::path::PathBuf;
 
@@ -8,7 +10,9 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::config::Settings;
 
-pub use replay::{ReplayArgs, ReplayMode, RouterMode, TraceFormat};
+pub use predict::{PredictArgs, PredictionArgs, PredictionFormat, RecommendArgs, Stack};
+pub use replay::{ReplayArgs, ReplayMode, RouterMode, TraceFormat, WekaTimes};
+pub use trace::{ConvertTraceArgs, StatArgs, StatFormat, SynthArgs, TraceCommand, TraceInput};
 
 /// A live fleet of emulated LLM-inference workers behind a real KV router. No GPU.
 #[derive(Debug, Parser)]
@@ -38,6 +42,13 @@ pub enum Command {
     Serve(Box<ServeArgs>),
     /// Replay a trace or synthetic load in virtual time.
     Replay(Box<ReplayArgs>),
+    /// Predict what the workload of a YAML file would measure.
+    Predict(Box<PredictArgs>),
+    /// Try variants of a YAML file and recommend the best.
+    Recommend(Box<RecommendArgs>),
+    /// Describe, convert and make trace files.
+    #[command(subcommand)]
+    Trace(TraceCommand),
     /// Work on measured hardware profiles.
     #[command(subcommand)]
     Profile(ProfileCommand),

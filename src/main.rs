@@ -15,6 +15,12 @@ fn main() -> ExitCode {
         Command::Replay(args) => {
             ghostfleet::replay_run::run(args).map_err(|error| (error.exit_code(), error.to_string()))
         }
+        Command::Predict(args) => ghostfleet::predict::run(args, &mut std::io::stdout())
+            .map_err(|error| (error.exit_code(), error.to_string())),
+        Command::Recommend(args) => ghostfleet::recommend::run(args, &mut std::io::stdout())
+            .map_err(|error| (error.exit_code(), error.to_string())),
+        Command::Trace(command) => ghostfleet::traces::run(command, &mut std::io::stdout())
+            .map_err(|error| (error.exit_code(), error.to_string())),
         Command::Profile(ProfileCommand::Convert(args)) => {
             ghostfleet::convert::run(args).map_err(|error| (error.exit_code(), error.to_string()))
         }

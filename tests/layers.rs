@@ -13,6 +13,9 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("serve", &["actors", "cli", "cluster", "config", "transport", "types"]),
     ("convert", &["cli", "profile"]),
     ("replay_run", &["cli", "config", "engine", "replay", "router", "types"]),
+    ("predict", &["cli", "engine", "replay", "replay_run"]),
+    ("recommend", &["cli", "predict", "replay"]),
+    ("traces", &["block_hash", "cli", "replay", "replay_run", "types"]),
     ("cli", &["config", "drill", "engine", "types"]),
     (
         "cluster",

@@ -13,7 +13,7 @@ use crate::engine::Semantics;
 #[derive(Debug, Clone, Parser)]
 #[command(args_override_self = true)]
 pub struct ReplayArgs {
-    /// Trace; several shards only with --trace-format dynamo.
+    /// Trace; several shards only with --trace-format dynamo or weka.
     #[arg(value_name = "TRACE")]
     pub trace_files: Vec<PathBuf>,
     /// Form of the trace.
@@ -167,6 +167,22 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "FILE")]
     pub report_jsonl: Option<PathBuf>,
 
+    /// Write latency distributions, curves over time and the load of each worker as one HTML page; the curves go into the
+    /// JSON report too.
+    #[arg(long, value_name = "FILE", help_heading = "Beyond dynamo.replay")]
+    pub html: Option<PathBuf>,
+    /// JSON reports of other runs to show beside this one on the HTML page; those made with --html have curves.
+    #[arg(long, value_name = "REPORT", num_args = 1.., requires = "html", help_heading = "Beyond dynamo.replay")]
+    pub html_compare: Vec<PathBuf>,
+    /// What the times inside subagents of Weka traces count from; auto: the marker, if any lies before its marker.
+    #[arg(
+        long,
+        value_enum,
+        default_value_t = WekaTimes::Auto,
+        value_name = "BASIS",
+        help_heading = "Beyond dynamo.replay"
+    )]
+    pub weka_nested_times: WekaTimes,
     /// Like --report-jsonl, for any load.
     #[arg(long, value_name = "FILE", help_heading = "Beyond dynamo.replay")]
     pub request_records: Option<PathBuf>,
@@ -218,6 +234,19 @@ pub enum TraceFormat {
     AppliedComputeAgentic,
     /// Request traces of Dynamo frontends.
     Dynamo,
+    /// Conversations with agents and their subagents; files or directories.
+    Weka,
+}
+
+/// What the times inside subagents of Weka traces count from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum WekaTimes {
+    /// Whatever fits all of them.
+    Auto,
+    /// The trace's begin.
+    Absolute,
+    /// The subagent's marker.
+    Relative,
 }
 
 /// Clock.

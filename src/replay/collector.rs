@@ -5,6 +5,7 @@ use crate::types::SimTime;
 use super::flight::Flight;
 use super::record::{RequestRecord, Terminal};
 use super::report::Sla;
+use super::series::Series;
 use super::sketch::Sketch;
 use super::source::Source;
 
@@ -28,6 +29,7 @@ pub(crate) struct Collector {
     pub(crate) good: u64,
     pub(crate) good_output_tokens: u64,
     sla: Sla,
+    pub(crate) series: Option<Box<Series>>,
     records: Option<Vec<(SimTime, RequestRecord)>>,
     dp_size: u32,
 }
@@ -49,6 +51,11 @@ impl Collector {
         self.records = Some(Vec::new());
     }
 
+    /// Keeps what happens over time.
+    pub(crate) fn keep_series(&mut self) {
+        self.series = Some(Box::default());
+    }
+
     /// Counts a gap between two tokens as often as `requests` says.
     pub(crate) fn gap(&mut self, nanoseconds: u64, requests: u64) {
         let gap = ms(nanoseconds);
@@ -63,6 +70,9 @@ impl Collector {
         self.last_completion = self.last_completion.max(now);
         if flight.first_admit.is_none() {
             return;
+        }
+        if let Some(series) = &mut self.series {
+            series.completed(flight, now);
         }
         self.completed += 1;
         self.input_tokens += u64::from(flight.turn.input_tokens);

@@ -33,7 +33,7 @@ pub(crate) struct Flight {
 }
 
 impl Flight {
-    fn new(turn: Turn, arrival: SimTime) -> Self {
+    pub(crate) fn new(turn: Turn, arrival: SimTime) -> Self {
         Self {
             arrival,
             dispatched: None,

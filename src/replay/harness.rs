@@ -216,6 +216,13 @@ impl Harness {
         self
     }
 
+    /// Keeps curves over time and latency distributions.
+    #[must_use]
+    pub fn with_curves(mut self) -> Self {
+        self.collector.keep_series();
+        self
+    }
+
     /// Ends before the first event after `limit`; passes under way then still count.
     #[must_use]
     pub fn with_max_sim_time(mut self, limit: Duration) -> Self {

@@ -13,12 +13,15 @@
 
 mod agentic;
 mod collector;
+mod curves;
 mod fleet;
 mod flight;
 mod harness;
+mod html;
 mod prompt;
 mod record;
 mod report;
+mod series;
 mod sessions;
 mod sketch;
 mod source;
@@ -30,10 +33,12 @@ mod timeline;
 pub mod trace;
 
 pub use agentic::{AgenticRequest, AgenticSource, Dependency, GraphError, GraphOrigin, GraphSummary, Trigger};
+pub use curves::Curves;
 pub use harness::{Control, FleetSpec, Harness, Progress, ReplayError, RouterSpec};
+pub use html::{NamedReport, render as render_html};
 pub use prompt::PromptStore;
 pub use record::{RequestRecord, Terminal};
-pub use report::{Report, Sla};
+pub use report::{Goodput, Report, Sla, TokenGaps};
 pub use sessions::{Load, SessionSource, SessionTrace, TurnSpec};
 pub use source::{Source, Trajectory, Turn};
 pub use stream::StreamSource;

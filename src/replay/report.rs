@@ -6,6 +6,7 @@ use crate::types::SimTime;
 
 use super::agentic::GraphSummary;
 use super::collector::Collector;
+use super::curves::Curves;
 use super::record::RequestRecord;
 use super::source::Trajectory;
 use super::stats::Summary;
@@ -80,10 +81,23 @@ pub struct Report {
     pub trajectories: Option<Vec<Trajectory>>,
     /// Their graph.
     pub graph: Option<GraphSummary>,
+    /// Curves, where wanted.
+    pub curves: Option<Curves>,
+    /// Gaps between tokens up to p99.9.
+    pub token_gaps: TokenGaps,
     /// Whether the run was cut short before all requests had ended.
     pub partial: bool,
     /// One record per request, where wanted.
     pub records: Option<Vec<RequestRecord>>,
+}
+
+/// Every gap between two tokens of a request, ms. Tokens of one pass have gaps of 0.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct TokenGaps {
+    /// Gaps.
+    pub count: u64,
+    /// 99.9th percentile; the others are those of `itl`.
+    pub p999: f64,
 }
 
 /// Good service.
@@ -120,6 +134,14 @@ impl Report {
         let records = collected.take_records();
         let duration: SimTime = collected.last_completion;
         let samples = |values: &[f64]| values.len() as u64;
+        let token_gaps = TokenGaps {
+            count: collected.itl_ms.count(),
+            p999: collected.itl_ms.at_percent(99.9),
+        };
+        let curves = collected
+            .series
+            .take()
+            .map(|series| Curves::new(&series, &mut collected));
         Self {
             num_requests: collected.arrived,
             completed_requests: collected.completed,
@@ -151,6 +173,8 @@ impl Report {
             gpus_per_worker: (0, fleet.gpus_per_worker),
             trajectories,
             graph: None,
+            curves,
+            token_gaps,
             partial,
             records,
         }
@@ -214,6 +238,15 @@ impl Report {
         }
         if let Some(trajectories) = &self.trajectories {
             add_trajectories(&mut report, trajectories);
+        }
+        // A pause of one user and the mean of a request tell different stories: both stand here under plain names.
+        add(&mut report, "token_gap_ms", &self.itl);
+        report.insert("p99_9_token_gap_ms".into(), self.token_gaps.p999.into());
+        report.insert("num_token_gaps".into(), self.token_gaps.count.into());
+        add(&mut report, "request_itl_ms", &self.tpot);
+        if let Some(curves) = &self.curves {
+            report.insert("time_series".into(), curves.time_series.clone());
+            report.insert("latency_cdf".into(), curves.latency_cdf.clone());
         }
         if let Some(graph) = &self.graph {
             add_graph(&mut report, graph);

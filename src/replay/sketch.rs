@@ -74,6 +74,14 @@ impl Sketch {
         (self.squares.max(0.0) / self.count.max(1) as f64).sqrt()
     }
 
+    /// The value at a percentile, by the rule of the report's others.
+    pub(crate) fn at_percent(&self, percent: f64) -> f64 {
+        if self.count == 0 {
+            return 0.0;
+        }
+        self.at_rank(super::stats::rank(self.count, percent))
+    }
+
     /// The value at `rank` (from 0) in ascending order, within the accuracy; the last one exactly.
     pub(crate) fn at_rank(&self, rank: u64) -> f64 {
         if rank + 1 >= self.count {

@@ -31,7 +31,7 @@ pub struct Summary {
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss
 )]
-fn rank(count: u64, percent: f64) -> u64 {
+pub(crate) fn rank(count: u64, percent: f64) -> u64 {
     (count.saturating_sub(1) as f64 * percent / 100.0).round() as u64
 }
 

@@ -4,11 +4,12 @@
 //! [`MooncakeScan`] tells. The result is that of the loaded trace.
 
 use std::io::BufRead;
+use std::sync::Arc;
 
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use crate::types::{SimTime, Token};
+use crate::types::{IdRun, Prompt, SimTime, Token};
 
 use super::sessions::{Load, instant};
 use super::source::{Source, Turn};
@@ -160,6 +161,21 @@ impl<R: BufRead> Source for StreamSource<R> {
         }
     }
 
+    fn prompt(&self, tag: u32) -> Prompt {
+        let Some(held) = self.held.get(&tag).filter(|_| !self.scan.wide_ids) else {
+            let mut tokens = Vec::new();
+            self.write_prompt(tag, &mut tokens);
+            return tokens.into();
+        };
+        let ids = held.hash_ids.iter().map(|&id| IdRun {
+            first: halves(id).0,
+            count: 1,
+        });
+        let runs: Arc<[IdRun]> = ids.collect();
+        let own = 0..u32::try_from(runs.len()).unwrap_or(u32::MAX);
+        Prompt::from_runs(runs, own, self.rows.block_tokens(), held.input_tokens)
+    }
+
     fn is_drained(&self) -> bool {
         self.ended == self.scan.rows
     }
@@ -210,6 +226,8 @@ mod tests {
     #[derive(Default)]
     struct Endless {
         rows: u64,
+        /// Added to some ids.
+        wide: u64,
         written: u64,
         text: String,
         at: usize,
@@ -218,7 +236,7 @@ mod tests {
     impl Read for Endless {
         fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
             if self.at == self.text.len() && self.written < self.rows {
-                let (n, first) = (self.written, 1 << 40 | (self.written % 5));
+                let (n, first) = (self.written, self.wide | (self.written % 5));
                 self.text.clear();
                 self.at = 0;
                 let _ = write!(
@@ -239,9 +257,10 @@ mod tests {
         }
     }
 
-    fn rows(rows: u64) -> MooncakeRows<BufReader<Endless>> {
+    fn rows(rows: u64, wide: u64) -> MooncakeRows<BufReader<Endless>> {
         let endless = Endless {
             rows,
+            wide,
             ..Endless::default()
         };
         MooncakeRows::new(Lines::new("endless", BufReader::new(endless)), OPTIONS)
@@ -269,13 +288,15 @@ mod tests {
 
     #[test]
     fn a_streamed_trace_gives_the_report_of_the_loaded_one() {
-        let scan = MooncakeScan::of(rows(200)).unwrap();
-        assert!(scan.wide_ids && scan.sorted && scan.single_turns);
-        for load in [Load::Timestamps { speedup: 2.0 }, Load::Concurrency(7)] {
-            let streamed = replay(&mut StreamSource::new(rows(200), scan, load).unwrap());
-            let loaded = replay(&mut SessionSource::new(read_mooncake(rows(200)).unwrap(), load));
-            assert_eq!(streamed.completed_requests, 200);
-            assert_eq!(streamed, loaded);
+        for wide in [0, 1 << 40] {
+            let scan = MooncakeScan::of(rows(200, wide)).unwrap();
+            assert!(scan.sorted && scan.single_turns && scan.wide_ids == (wide > 0));
+            for load in [Load::Timestamps { speedup: 2.0 }, Load::Concurrency(7)] {
+                let streamed = replay(&mut StreamSource::new(rows(200, wide), scan, load).unwrap());
+                let loaded = replay(&mut SessionSource::new(read_mooncake(rows(200, wide)).unwrap(), load));
+                assert_eq!(streamed.completed_requests, 200);
+                assert_eq!(streamed, loaded);
+            }
         }
     }
 
@@ -283,8 +304,8 @@ mod tests {
     fn memory_holds_requests_in_flight_and_not_the_file() {
         // A file of 60 MB that is nowhere: rows are made when they are read.
         let count = 60_000;
-        let scan = MooncakeScan::of(rows(count)).unwrap();
-        let mut source = StreamSource::new(rows(count), scan, Load::Concurrency(5)).unwrap();
+        let scan = MooncakeScan::of(rows(count, 0)).unwrap();
+        let mut source = StreamSource::new(rows(count, 0), scan, Load::Concurrency(5)).unwrap();
         let mut most = 0;
         let mut ended = 0;
         while let Some(turn) = source.take(SimTime::ZERO) {
@@ -300,8 +321,8 @@ mod tests {
 
     #[test]
     fn a_file_that_shrinks_under_the_replay_is_an_error() {
-        let scan = MooncakeScan::of(rows(9)).unwrap();
-        let mut source = StreamSource::new(rows(5), scan, Load::Concurrency(100)).unwrap();
+        let scan = MooncakeScan::of(rows(9, 0)).unwrap();
+        let mut source = StreamSource::new(rows(5, 0), scan, Load::Concurrency(100)).unwrap();
         while source.take(SimTime::ZERO).is_some() {}
         let error = source.failure().map(|error| error.to_string());
         assert!(error.is_some_and(|error| error.contains("endless, line 5: the file changed")));
@@ -309,15 +330,15 @@ mod tests {
 
     #[test]
     fn traces_out_of_order_or_with_sessions_are_not_streamed() {
-        let scan = MooncakeScan::of(rows(3)).unwrap();
+        let scan = MooncakeScan::of(rows(3, 0)).unwrap();
         let open = Load::Timestamps { speedup: 1.0 };
         let unsorted = MooncakeScan { sorted: false, ..scan };
-        assert!(StreamSource::new(rows(3), unsorted, open).is_none());
-        assert!(StreamSource::new(rows(3), unsorted, Load::Concurrency(1)).is_some());
+        assert!(StreamSource::new(rows(3, 0), unsorted, open).is_none());
+        assert!(StreamSource::new(rows(3, 0), unsorted, Load::Concurrency(1)).is_some());
         let turns = MooncakeScan {
             single_turns: false,
             ..scan
         };
-        assert!(StreamSource::new(rows(3), turns, Load::Concurrency(1)).is_none());
+        assert!(StreamSource::new(rows(3, 0), turns, Load::Concurrency(1)).is_none());
     }
 }

@@ -15,6 +15,7 @@ pub fn render(report: &Report) -> String {
         full("Time to Second Token (ms)", &report.ttst),
         full("Request Latency (ms)", &report.e2e),
         full("Inter Token Latency (ms)", &report.itl),
+        full("Inter Token Latency Per Request (ms)", &report.tpot),
         full("Output Token Throughput Per User (tokens/sec/user)", &report.per_user),
         average("Output Token Throughput (tokens/sec)", report.output_throughput()),
         average("Request Throughput (requests/sec)", report.request_throughput()),

@@ -1,39 +1,67 @@
 //! Workloads that are request graphs, or may be.
 
-use crate::cli::{ReplayArgs, TraceFormat};
-use crate::replay::trace::{Graph, RequestTrace, RequestTraceReader, read_agentic};
-use crate::replay::{AgenticSource, Load, SessionSource, Source};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
 
-use super::RunError;
+use crate::cli::{ReplayArgs, TraceFormat, WekaTimes};
+use crate::replay::trace::{
+    Graph, NestedTimes, RequestTrace, RequestTraceReader, TraceError, WekaReader, read_agentic,
+};
+use crate::replay::{AgenticSource, Source};
+
 use super::files;
+use super::{RunError, Workload};
 
-/// The workload of an agentic or a Dynamo trace; `default_tokens` per hash id where the trace does not say it.
-pub(super) fn source(args: &ReplayArgs, default_tokens: u32) -> Result<Box<dyn Source>, RunError> {
+/// Files of a Weka corpus.
+const MAX_FILES: usize = 100_000;
+
+/// The workload of an agentic, a Dynamo or a Weka trace; `default_tokens` per hash id where the trace does not say it.
+pub(super) fn read(args: &ReplayArgs, default_tokens: u32) -> Result<Workload, RunError> {
     let wanted = args.trace_block_size;
-    if args.trace_format == TraceFormat::Dynamo {
-        let mut reader = RequestTraceReader::new(wanted);
-        for path in &args.trace_files {
-            reader.read(files::open(path)?)?;
-        }
-        return match reader.finish()? {
-            RequestTrace::Agentic(graph) => play(args, &graph),
-            RequestTrace::Independent(trace) => {
-                let load = match args.replay_concurrency {
-                    Some(most) => Load::Concurrency(most),
-                    None => Load::Timestamps {
-                        speedup: args.arrival_speedup_ratio,
-                    },
-                };
-                Ok(Box::new(SessionSource::new(trace, load)))
+    match args.trace_format {
+        TraceFormat::Dynamo => {
+            let mut reader = RequestTraceReader::new(wanted);
+            for path in &args.trace_files {
+                reader.read(files::open(path)?)?;
             }
-        };
+            Ok(match reader.finish()? {
+                RequestTrace::Agentic(graph) => Workload::Graph(graph),
+                RequestTrace::Independent(trace) => Workload::Sessions(trace),
+            })
+        }
+        TraceFormat::Weka => {
+            let mut reader = WekaReader::new(wanted);
+            for path in &args.trace_files {
+                for path in weka_files(path)? {
+                    let failed = |source| failed(&path, source);
+                    let name = path.display().to_string();
+                    reader.read(&name, File::open(&path).map_err(failed)?)?;
+                }
+            }
+            let nested = match args.weka_nested_times {
+                WekaTimes::Auto => NestedTimes::Auto,
+                WekaTimes::Absolute => NestedTimes::Absolute,
+                WekaTimes::Relative => NestedTimes::Relative,
+            };
+            Ok(Workload::Graph(reader.finish(nested)?))
+        }
+        TraceFormat::AgenticMooncake
+        | TraceFormat::Mooncake
+        | TraceFormat::MooncakeDelta
+        | TraceFormat::AppliedComputeAgentic => {
+            let path = args.trace_files.first();
+            let path = path.ok_or_else(|| RunError::Usage("an agentic trace needs a file".into()))?;
+            Ok(Workload::Graph(read_agentic(
+                files::open(path)?,
+                wanted,
+                default_tokens,
+            )?))
+        }
     }
-    let path = args.trace_files.first();
-    let path = path.ok_or_else(|| RunError::Usage("an agentic trace needs a file".into()))?;
-    play(args, &read_agentic(files::open(path)?, wanted, default_tokens)?)
 }
 
-fn play(args: &ReplayArgs, graph: &Graph) -> Result<Box<dyn Source>, RunError> {
+/// A graph as the flags want it played.
+pub(super) fn play(args: &ReplayArgs, graph: &Graph) -> Result<Box<dyn Source>, RunError> {
     if args.replay_concurrency.is_some() {
         let what = "a trace of request graphs sets its own pace; leave out --replay-concurrency";
         return Err(RunError::Invalid(what.into()));
@@ -45,4 +73,48 @@ fn play(args: &ReplayArgs, graph: &Graph) -> Result<Box<dyn Source>, RunError> {
         args.agentic_lanes,
     )?;
     Ok(Box::new(source.with_origin(graph.origin.clone())))
+}
+
+fn failed(path: &Path, source: std::io::Error) -> TraceError {
+    TraceError::Io {
+        file: path.display().to_string(),
+        source,
+    }
+}
+
+/// A file, or every JSON and JSONL file below a directory by name; symbolic links are not followed.
+fn weka_files(path: &Path) -> Result<Vec<PathBuf>, RunError> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let mut found = Vec::new();
+    let mut open = vec![path.to_owned()];
+    while let Some(directory) = open.pop() {
+        let entries = fs::read_dir(&directory).map_err(|source| failed(&directory, source))?;
+        for entry in entries {
+            let entry = entry.map_err(|source| failed(&directory, source))?;
+            let kind = entry.file_type().map_err(|source| failed(&entry.path(), source))?;
+            let path = entry.path();
+            let json = path.extension().is_some_and(|end| end == "json" || end == "jsonl");
+            if kind.is_dir() {
+                open.push(path);
+            } else if kind.is_file() && json {
+                found.push(path);
+            }
+            if found.len() + open.len() > MAX_FILES {
+                let path = directory.display();
+                return Err(RunError::Invalid(format!(
+                    "{path}: more than {MAX_FILES} files and directories"
+                )));
+            }
+        }
+    }
+    if found.is_empty() {
+        let path = path.display();
+        return Err(RunError::Invalid(format!(
+            "{path}: no .json or .jsonl file in this directory"
+        )));
+    }
+    found.sort();
+    Ok(found)
 }

@@ -8,6 +8,7 @@ mod mooncake;
 mod output;
 mod plan;
 mod progress;
+mod workload;
 
 use crate::cli::ReplayArgs;
 use crate::replay::trace::TraceError;
@@ -16,6 +17,7 @@ use crate::replay::{GraphError, SyntheticError};
 use crate::router;
 
 pub use output::run;
+pub use workload::{Workload, workload};
 
 /// Why a replay did not happen or did not end.
 #[derive(Debug, thiserror::Error)]

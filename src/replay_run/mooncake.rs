@@ -4,10 +4,10 @@ use std::fs;
 use std::path::Path;
 
 use crate::replay::trace::{MooncakeOptions, MooncakeRows, MooncakeScan, read_mooncake};
-use crate::replay::{Load, SessionSource, Source, StreamSource};
+use crate::replay::{Load, StreamSource};
 
-use super::RunError;
 use super::files;
+use super::{RunError, Workload};
 
 /// Files from this size on, bytes, are read while they are replayed where that is possible: it costs a second reading.
 const STREAM_FROM: u64 = 64 << 20;
@@ -15,15 +15,18 @@ const STREAM_FROM: u64 = 64 << 20;
 const PACKED: u64 = 6;
 
 /// The workload of a Mooncake trace.
-pub(super) fn source(path: &Path, options: MooncakeOptions, load: Load) -> Result<Box<dyn Source>, RunError> {
+pub(super) fn read(path: &Path, options: MooncakeOptions, load: Load) -> Result<Workload, RunError> {
     let open = || files::open(path).map(|lines| MooncakeRows::new(lines, options));
     if !options.delta && is_large(path) {
         let scan = MooncakeScan::of(open()?)?;
         if let Some(source) = StreamSource::new(open()?, scan, load) {
-            return Ok(Box::new(source));
+            return Ok(Workload::Stream {
+                source: Box::new(source),
+                block_tokens: options.block_tokens,
+            });
         }
     }
-    Ok(Box::new(SessionSource::new(read_mooncake(open()?)?, load)))
+    Ok(Workload::Sessions(read_mooncake(open()?)?))
 }
 
 /// Whether a trace is large, and a file: a pipe cannot be read twice.

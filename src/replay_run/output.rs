@@ -7,8 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use serde_json::Value;
+
 use crate::cli::ReplayArgs;
-use crate::replay::{Control, Report, render_table};
+use crate::replay::{Control, NamedReport, Report, render_html, render_table};
 
 use super::progress::Meter;
 use super::{RunError, execute};
@@ -46,10 +48,17 @@ pub fn run(args: &ReplayArgs) -> Result<(), RunError> {
     for records in [&args.report_jsonl, &args.request_records].into_iter().flatten() {
         write_records(records, &report)?;
     }
+    if let Some(html) = &args.html {
+        write_html(html, &args.html_compare, &path, summary)?;
+    }
     let shown = format!(
-        "{}Wall Time (ms): {wall_ms:.2}\nPrefix Cache Reused Ratio: {:.4}\nFirst Admission Prefix Cache Reused Ratio: \
+        "{}Token Gap p50, p99, p99.9, max (ms): {:.2}, {:.2}, {:.2}, {:.2}\nWall Time (ms): {wall_ms:.2}\nPrefix Cache Reused Ratio: {:.4}\nFirst Admission Prefix Cache Reused Ratio: \
          {:.4}\nSaved full report to: {}\n",
         render_table(&report),
+        report.itl.median,
+        report.itl.p99,
+        report.token_gaps.p999,
+        report.itl.max,
         report.reused_ratio.0,
         report.reused_ratio.1,
         path.display(),
@@ -57,6 +66,37 @@ pub fn run(args: &ReplayArgs) -> Result<(), RunError> {
     let mut stdout = std::io::stdout().lock();
     let printed = stdout.write_all(shown.as_bytes()).and_then(|()| stdout.flush());
     printed.map_err(|error| RunError::Write("standard output".into(), error))
+}
+
+/// The page of this run and those that it is compared with, which come first.
+fn write_html(html: &Path, others: &[PathBuf], path: &Path, summary: Value) -> Result<(), RunError> {
+    let mut runs = Vec::new();
+    for other in others {
+        let failed = |error: &dyn std::fmt::Display| RunError::Invalid(format!("{}: {error}", other.display()));
+        let text = std::fs::read(other).map_err(|error| failed(&error))?;
+        let report: Value = serde_json::from_slice(&text).map_err(|error| failed(&error))?;
+        if !report.is_object() {
+            return Err(failed(&"expected a JSON report of replay"));
+        }
+        runs.push(NamedReport {
+            name: name(other),
+            report,
+        });
+    }
+    runs.push(NamedReport {
+        name: name(path),
+        report: summary,
+    });
+    let page = render_html("ghostfleet replay", &runs);
+    write_file(html, |out| out.write_all(page.as_bytes()))
+}
+
+/// A file's name without its ending.
+fn name(path: &Path) -> String {
+    path.file_stem()
+        .unwrap_or(path.as_os_str())
+        .to_string_lossy()
+        .into_owned()
 }
 
 fn write_records(path: &Path, report: &Report) -> Result<(), RunError> {

@@ -5,15 +5,10 @@ use std::time::Duration;
 use crate::cli::{ReplayArgs, ReplayMode, RouterMode, TraceFormat};
 use crate::config::EngineDocument;
 use crate::engine::{EngineKind, Semantics, WorkerRole};
-use crate::replay::trace::{MooncakeOptions, SharedPrefix, read_applied_compute};
-use crate::replay::{Arrivals, FleetSpec, Harness, Load, RouterSpec, SessionSource, Sla, Source, SyntheticSpec};
+use crate::replay::{Arrivals, FleetSpec, Harness, RouterSpec, Sla, Source, SyntheticSpec};
 use crate::router::{QueuePolicy, RouterConfig};
 
 use super::RunError;
-use super::files;
-
-/// Tokens per hash id unless the flag or the trace says otherwise.
-const BLOCK_TOKENS: u32 = 512;
 
 /// A checked replay.
 pub(super) struct Plan {
@@ -72,6 +67,9 @@ impl Plan {
         if args.report_jsonl.is_some() || args.request_records.is_some() {
             harness = harness.with_records();
         }
+        if args.html.is_some() {
+            harness = harness.with_curves();
+        }
         if let Some(seconds) = args.max_sim_time_seconds.filter(|_| !is_graph(args.trace_format)) {
             harness = harness.with_max_sim_time(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX));
         }
@@ -80,37 +78,10 @@ impl Plan {
 
     /// The workload.
     pub(super) fn source(&self, args: &ReplayArgs) -> Result<Box<dyn Source>, RunError> {
-        let Some(first) = args.trace_files.first() else {
+        if args.trace_files.is_empty() {
             return Ok(self.synthetic(args).source()?);
-        };
-        let block_tokens = args.trace_block_size.unwrap_or(BLOCK_TOKENS);
-        let load = match args.replay_concurrency {
-            Some(most) => Load::Concurrency(most),
-            None => Load::Timestamps {
-                speedup: args.arrival_speedup_ratio,
-            },
-        };
-        let trace = match args.trace_format {
-            TraceFormat::Mooncake | TraceFormat::MooncakeDelta => {
-                let options = MooncakeOptions {
-                    block_tokens,
-                    delta: args.trace_format == TraceFormat::MooncakeDelta,
-                    timed: args.replay_concurrency.is_none(),
-                };
-                return super::mooncake::source(first, options, load);
-            }
-            TraceFormat::AppliedComputeAgentic => {
-                let prefix = SharedPrefix {
-                    ratio: args.trace_shared_prefix_ratio,
-                    groups: args.trace_num_prefix_groups,
-                };
-                read_applied_compute(files::open(first)?, block_tokens, prefix)?
-            }
-            TraceFormat::AgenticMooncake | TraceFormat::Dynamo => {
-                return super::graphs::source(args, BLOCK_TOKENS);
-            }
-        };
-        Ok(Box::new(SessionSource::new(trace, load)))
+        }
+        super::workload(args)?.source(args)
     }
 
     fn synthetic(&self, args: &ReplayArgs) -> SyntheticSpec {
@@ -138,7 +109,7 @@ impl Plan {
 }
 
 fn is_graph(format: TraceFormat) -> bool {
-    format == TraceFormat::AgenticMooncake
+    matches!(format, TraceFormat::AgenticMooncake | TraceFormat::Weka)
 }
 
 /// Trace or synthetic, and what goes with each.
@@ -197,8 +168,9 @@ fn check_trace_flags(args: &ReplayArgs, open_loop: bool) -> Result<(), RunError>
     if open_loop {
         return usage("--request-rate and --arrival-interval-ms are for synthetic load; a trace has its own times");
     }
-    if args.trace_format != TraceFormat::Dynamo && args.trace_files.len() > 1 {
-        return usage("several trace files work with --trace-format dynamo only; give one file");
+    let shards = matches!(args.trace_format, TraceFormat::Dynamo | TraceFormat::Weka);
+    if !shards && args.trace_files.len() > 1 {
+        return usage("several trace files work with --trace-format dynamo and weka only; give one file");
     }
     if args.trace_format == TraceFormat::AppliedComputeAgentic && args.replay_concurrency.is_none() {
         return usage("--trace-format applied_compute_agentic has no time stamps; give --replay-concurrency");
@@ -289,8 +261,8 @@ fn check_values(args: &ReplayArgs) -> Result<(), RunError> {
     if args.trace_format == TraceFormat::AppliedComputeAgentic && !(0.0..=1.0).contains(&ratio) {
         return invalid(format!("--trace-shared-prefix-ratio is {ratio}, expected 0 to 1"));
     }
-    if args.trace_format == TraceFormat::AgenticMooncake && args.replay_concurrency.is_some() {
-        return invalid("--trace-format agentic_mooncake sets its own pace; leave out --replay-concurrency");
+    if is_graph(args.trace_format) && args.replay_concurrency.is_some() {
+        return invalid("a trace of request graphs sets its own pace; leave out --replay-concurrency");
     }
     Ok(())
 }
@@ -381,7 +353,9 @@ fn check_staged(args: &ReplayArgs, prefill: &EngineDocument, decode: &EngineDocu
         return invalid("disaggregated replay works with --replay-mode offline only");
     }
     match args.trace_format {
-        TraceFormat::AgenticMooncake => invalid("--trace-format agentic_mooncake needs an aggregated fleet"),
+        TraceFormat::AgenticMooncake | TraceFormat::Weka => {
+            invalid("a trace of request graphs needs an aggregated fleet")
+        }
         TraceFormat::MooncakeDelta => invalid("--trace-format mooncake-delta needs an aggregated fleet"),
         TraceFormat::Mooncake | TraceFormat::AppliedComputeAgentic | TraceFormat::Dynamo => Ok(()),
     }

@@ -9,6 +9,7 @@ mod applied;
 mod line;
 mod mooncake;
 mod request_trace;
+mod weka;
 
 pub use agentic::{Graph, read as read_agentic};
 pub use applied::{SharedPrefix, read as read_applied_compute};
@@ -16,3 +17,4 @@ pub use line::{Lines, TraceError};
 pub(crate) use mooncake::MooncakeRow;
 pub use mooncake::{MooncakeOptions, MooncakeRows, MooncakeScan, read as read_mooncake};
 pub use request_trace::{RequestTrace, RequestTraceReader};
+pub use weka::{NestedTimes, WekaReader};

@@ -1,0 +1,100 @@
+//! `ghostfleet predict`: the YAML form of a replay.
+//!
+//! A document is lowered to the flags of [`crate::replay_run`], so both commands mean the same and grow together.
+
+pub mod document;
+mod lower;
+mod output;
+pub mod yaml;
+
+use serde_norway::Value;
+
+use crate::cli::Stack;
+use crate::replay::{Control, Progress, Report};
+use crate::replay_run::{self, RunError};
+
+use document::Document;
+pub use lower::{Lowered, lower};
+pub use output::{Results, run};
+pub(crate) use output::{print, stop_flag};
+
+/// Why there is no prediction.
+#[derive(Debug, thiserror::Error)]
+pub enum PredictError {
+    /// A file, a flag or a key that makes no sense.
+    #[error("{0}")]
+    Config(String),
+    /// The replay.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// A result could not be written.
+    #[error("cannot write {0}: {1}")]
+    Write(String, std::io::Error),
+    /// Nothing to recommend.
+    #[error("no candidate can be recommended; the first one: {0}")]
+    NoCandidate(String),
+    /// Ended by a signal; nothing was written.
+    #[error("interrupted; nothing was written")]
+    Interrupted,
+}
+
+impl PredictError {
+    /// Process exit code: 2 for the configuration, 130 for a signal, else 1.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Config(_) => 2,
+            Self::Run(_) | Self::Write(..) | Self::NoCandidate(_) => 1,
+            Self::Interrupted => 130,
+        }
+    }
+}
+
+/// Reads a document in which what may be left out is left out.
+///
+/// # Errors
+/// [`PredictError::Config`] names the path of the key.
+pub fn read(mut value: Value) -> Result<Document, PredictError> {
+    let planner = yaml::get(&value, "planner.policy").and_then(Value::as_str);
+    if planner == Some("enabled") {
+        let what = "planner.policy is enabled, but Dynamo's planner is not part of this program; use disabled";
+        return Err(PredictError::Config(what.into()));
+    }
+    default_type(&mut value, "traffic.source", "synthetic");
+    default_type(&mut value, "traffic.load", "concurrency");
+    default_type(&mut value, "router.prefill_load_model", "none");
+    for pool in ["aggregated", "prefill", "decode"] {
+        default_type(&mut value, &format!("engine.workers.{pool}.timing"), "default");
+        default_type(
+            &mut value,
+            &format!("engine.workers.{pool}.kv_cache.capacity"),
+            "default",
+        );
+    }
+    yaml::read(value)
+}
+
+/// Where a mapping that has to say its type does not, says it.
+fn default_type(document: &mut Value, path: &str, name: &str) {
+    let open = yaml::get(document, path).is_some_and(|found| found.is_mapping() && found.get("type").is_none());
+    if open {
+        // Every part of the path is a mapping, as was just seen.
+        let _ = yaml::set(document, &format!("{path}.type"), name.into());
+    }
+}
+
+/// Replays a document.
+///
+/// # Errors
+/// [`PredictError`] names the key at fault, or what went wrong in the run.
+pub fn predict(
+    value: Value,
+    stack: Stack,
+    adjust: impl FnOnce(&mut Lowered),
+    observe: impl FnMut(Progress) -> Control,
+) -> Result<(Lowered, Report), PredictError> {
+    let mut lowered = lower(&read(value)?, stack)?;
+    adjust(&mut lowered);
+    let mut report = replay_run::execute(&lowered.args, observe)?;
+    report.gpus_per_worker = lowered.gpus_per_worker;
+    Ok((lowered, report))
+}

@@ -1,0 +1,202 @@
+//! Files and terminal of a prediction.
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use crate::cli::{PredictArgs, PredictionFormat};
+use crate::replay::{Control, NamedReport, Report, render_html, render_table};
+
+use super::{PredictError, predict, yaml};
+
+/// A directory of results that are not written over by accident.
+#[derive(Debug)]
+pub struct Results {
+    directory: PathBuf,
+}
+
+impl Results {
+    /// The directory, made where it is missing; `files` are what the run will write.
+    ///
+    /// # Errors
+    /// [`PredictError::Config`] when one of them is there and may not be replaced.
+    pub fn new(directory: &Path, files: &[&str], overwrite: bool) -> Result<Self, PredictError> {
+        let present = files.iter().map(|file| directory.join(file)).find(|path| path.exists());
+        if let Some(path) = present.filter(|_| !overwrite) {
+            let path = path.display();
+            return Err(PredictError::Config(format!(
+                "{path} is there already; use --overwrite or another --output-dir"
+            )));
+        }
+        let results = Self {
+            directory: directory.to_owned(),
+        };
+        fs::create_dir_all(directory).map_err(|error| results.failed("", error))?;
+        Ok(results)
+    }
+
+    fn failed(&self, file: &str, error: std::io::Error) -> PredictError {
+        PredictError::Write(self.directory.join(file).display().to_string(), error)
+    }
+
+    /// Writes a file whole: it appears under its name when it is complete.
+    ///
+    /// # Errors
+    /// [`PredictError::Write`].
+    pub fn write(
+        &self,
+        file: &str,
+        content: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>,
+    ) -> Result<(), PredictError> {
+        let create = || -> std::io::Result<()> {
+            let path = self.directory.join(file);
+            if let Some(above) = path.parent() {
+                fs::create_dir_all(above)?;
+            }
+            let partial = path.with_extension("partial");
+            let mut out = BufWriter::new(File::create(&partial)?);
+            content(&mut out)?;
+            out.into_inner()
+                .map_err(std::io::IntoInnerError::into_error)?
+                .sync_all()?;
+            fs::rename(partial, path)
+        };
+        create().map_err(|error| self.failed(file, error))
+    }
+
+    /// Writes JSON for people.
+    ///
+    /// # Errors
+    /// [`PredictError::Write`].
+    pub fn write_json(&self, file: &str, value: &Value) -> Result<(), PredictError> {
+        self.write(file, |out| {
+            serde_json::to_writer_pretty(&mut *out, value)?;
+            out.write_all(b"\n")
+        })
+    }
+
+    /// Removes what an earlier run left under `file`, a file or a directory.
+    ///
+    /// # Errors
+    /// [`PredictError::Write`].
+    pub fn clear(&self, file: &str) -> Result<(), PredictError> {
+        let path = self.directory.join(file);
+        let removed = if path.is_dir() {
+            fs::remove_dir_all(&path)
+        } else if path.exists() {
+            fs::remove_file(&path)
+        } else {
+            Ok(())
+        };
+        removed.map_err(|error| self.failed(file, error))
+    }
+
+    /// Where a file is.
+    pub fn path(&self, file: &str) -> PathBuf {
+        self.directory.join(file)
+    }
+}
+
+/// A flag that a first Ctrl-C sets; a second one ends the process.
+///
+/// # Errors
+/// [`PredictError::Config`] when signals cannot be handled.
+pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>, PredictError> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        let handlers = signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)));
+        handlers.map_err(|error| PredictError::Config(format!("cannot handle signals: {error}")))?;
+    }
+    Ok(stop)
+}
+
+/// Prints to where the terminal is.
+pub(crate) fn print(out: &mut dyn Write, text: &str) -> Result<(), PredictError> {
+    let printed = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    printed.map_err(|error| PredictError::Write("standard output".into(), error))
+}
+
+/// Predicts, writes `prediction.json` and, where wanted, `requests.jsonl`, and prints the result to `out`.
+///
+/// # Errors
+/// As [`predict`], and files that cannot be written.
+pub fn run(args: &PredictArgs, out: &mut dyn Write) -> Result<(), PredictError> {
+    let shared = &args.shared;
+    let document = yaml::load(&shared.config, &shared.overrides)?;
+    let results = Results::new(
+        &shared.output_dir,
+        &["prediction.json", "requests.jsonl"],
+        shared.overwrite,
+    )?;
+    let stop = stop_flag()?;
+    let records = results.path("requests.jsonl");
+    let started = Instant::now();
+    let adjust = |lowered: &mut super::Lowered| {
+        lowered.args.request_records = args.capture_per_request.then(|| records.clone());
+        lowered.args.html.clone_from(&args.html);
+    };
+    let observe = |_| {
+        if stop.load(Ordering::Relaxed) {
+            Control::Stop
+        } else {
+            Control::Continue
+        }
+    };
+    let (_, report) = predict(document, shared.stack, adjust, observe)?;
+    if report.partial {
+        return Err(PredictError::Interrupted);
+    }
+    let wall_ms = started.elapsed().as_secs_f64() * 1e3;
+    let found = prediction(&report, wall_ms, args.capture_per_request);
+    results.clear("requests.jsonl")?;
+    results.write_json("prediction.json", &found)?;
+    if args.capture_per_request {
+        results.write("requests.jsonl", |out| {
+            for record in report.records.iter().flatten() {
+                serde_json::to_writer(&mut *out, record)?;
+                out.write_all(b"\n")?;
+            }
+            Ok(())
+        })?;
+    }
+    if let Some(path) = &args.html {
+        let run = NamedReport {
+            name: shared.config.display().to_string(),
+            report: found["summary"].clone(),
+        };
+        fs::write(path, render_html("ghostfleet predict", &[run]))
+            .map_err(|error| PredictError::Write(path.display().to_string(), error))?;
+    }
+    match shared.format {
+        PredictionFormat::Json => print(out, &format!("{found:#}\n")),
+        PredictionFormat::Table => print(
+            out,
+            &format!(
+                "{}Saved prediction to: {}\n",
+                render_table(&report),
+                results.path("prediction.json").display()
+            ),
+        ),
+    }
+}
+
+/// A report in the nested form of Dynamo 1.6.1.
+fn prediction(report: &Report, wall_ms: f64, captured: bool) -> Value {
+    let records = report.records.as_ref().filter(|_| captured);
+    json!({
+        "summary": report.to_json(wall_ms),
+        "per_request": null,
+        "coverage": {
+            "capture_per_request": captured,
+            "capture_planner_details": false,
+            "per_request_records": records.map_or(0, Vec::len),
+        },
+        "planner": null,
+    })
+}

@@ -1,0 +1,98 @@
+//! `ghostfleet recommend`: variants of a document, tried on all cores, and the best of them.
+//!
+//! A sweep larger than one machine runs in parts (`--shard I/N`), for instance as an Indexed Job of Kubernetes, and is put
+//! together with `--merge`. The result does not depend on how many replays run at a time.
+
+mod objective;
+mod output;
+mod parts;
+mod plan;
+mod search;
+mod space;
+mod trials;
+
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use crate::cli::{PredictionFormat, RecommendArgs};
+use crate::predict::{PredictError, Results, print, stop_flag};
+
+use output::Recommendation;
+use parts::Part;
+use plan::Plan;
+
+/// Time between two lines of progress.
+const LINE_EVERY: Duration = Duration::from_secs(10);
+
+/// Searches, or merges what parts found, writes the recommendations and prints the best to `out`.
+///
+/// # Errors
+/// [`PredictError`] names the key at fault, or says why no candidate can be recommended.
+pub fn run(args: &RecommendArgs, out: &mut dyn Write) -> Result<(), PredictError> {
+    let shared = &args.shared;
+    if args.jobs == Some(0) {
+        return Err(PredictError::Config("--jobs is 0, expected at least 1".into()));
+    }
+    let plan = Plan::new(args)?;
+    let part_file = args.shard.map(|(index, count)| Part::file(index, count));
+    let files = match &part_file {
+        Some(file) => vec![file.as_str()],
+        None => vec!["recommendation.json", "recommendation.csv", "recommendations"],
+    };
+    let results = Results::new(&shared.output_dir, &files, shared.overwrite)?;
+    let trials = if args.merge.is_empty() {
+        let stop = stop_flag()?;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let jobs = args.jobs.unwrap_or(cores);
+        let found = trials::run(&plan, args.shard.unwrap_or((0, 1)), jobs, &stop, progress());
+        parts::as_read(&found.ok_or(PredictError::Interrupted)?)?
+    } else {
+        parts::merge(&plan, &args.merge)?
+    };
+    if let (Some(file), Some(part)) = (&part_file, args.shard) {
+        let count = trials.len();
+        let found = serde_json::to_value(Part::new(&plan, part, trials));
+        let found = found.map_err(|error| PredictError::Config(error.to_string()))?;
+        results.write_json(file, &found)?;
+        return print(
+            out,
+            &format!("{count} trials saved to: {}\n", results.path(file).display()),
+        );
+    }
+    let recommendation = Recommendation::new(&plan, &trials);
+    let found = recommendation.to_json();
+    recommendation.write(&results, &found)?;
+    match shared.format {
+        PredictionFormat::Json => print(out, &format!("{found:#}\n"))?,
+        PredictionFormat::Table => {
+            let path = results.path("recommendations");
+            let table = recommendation.table();
+            print(out, &format!("{table}Saved recommendations to: {}\n", path.display()))?;
+        }
+    }
+    if recommendation.is_empty() {
+        let reason = recommendation.first_failure().unwrap_or("there was no trial");
+        return Err(PredictError::NoCandidate(reason.to_owned()));
+    }
+    Ok(())
+}
+
+/// A line on stderr now and then.
+fn progress() -> impl FnMut(u64, u64) {
+    let started = Instant::now();
+    let mut last = started;
+    let every = if std::io::stderr().is_terminal() {
+        Duration::from_secs(1)
+    } else {
+        LINE_EVERY
+    };
+    move |done, total| {
+        if last.elapsed() < every {
+            return;
+        }
+        last = Instant::now();
+        #[allow(clippy::cast_precision_loss)]
+        let left = started.elapsed().as_secs_f64() / done.max(1) as f64 * (total - done.min(total)) as f64;
+        eprintln!("{done}/{total} trials, ETA {left:.0} s");
+    }
+}

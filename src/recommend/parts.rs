@@ -1,0 +1,142 @@
+//! Parts of a sweep that other processes ran, and how they become one.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::predict::PredictError;
+
+use super::plan::Plan;
+use super::trials::Trial;
+
+const VERSION: u32 = 1;
+
+/// What one part found.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Part {
+    version: u32,
+    /// Digest of the sweep.
+    digest: String,
+    /// From 0.
+    index: u32,
+    count: u32,
+    trials: Vec<Trial>,
+}
+
+impl Part {
+    /// Name of the file of a part.
+    pub(super) fn file(index: u32, count: u32) -> String {
+        format!("shard-{index}-of-{count}.json")
+    }
+
+    /// Part `part.0` of `part.1` of a sweep.
+    pub(super) fn new(plan: &Plan, part: (u32, u32), trials: Vec<Trial>) -> Self {
+        Self {
+            version: VERSION,
+            digest: plan.digest.clone(),
+            index: part.0,
+            count: part.1,
+            trials,
+        }
+    }
+}
+
+/// Trials as a file would give them back: reading may round the last bit of a number, and a sweep in one has to come out
+/// as its parts put together do.
+///
+/// # Errors
+/// [`PredictError::Config`] when a number is no number.
+pub(super) fn as_read(trials: &[Trial]) -> Result<Vec<Trial>, PredictError> {
+    let text = serde_json::to_vec(trials);
+    let read = text.and_then(|text| serde_json::from_slice(&text));
+    read.map_err(|error| PredictError::Config(format!("a trial measured what cannot be written down: {error}")))
+}
+
+/// The files of parts that paths name: files, or `shard-*.json` in directories.
+fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, PredictError> {
+    let mut found = Vec::new();
+    for path in paths {
+        if !path.is_dir() {
+            found.push(path.clone());
+            continue;
+        }
+        let failed = |error: std::io::Error| PredictError::Config(format!("{}: {error}", path.display()));
+        let mut inside = Vec::new();
+        for entry in fs::read_dir(path).map_err(failed)? {
+            let entry = entry.map_err(failed)?.path();
+            let is_json = entry.extension().is_some_and(|end| end == "json");
+            let stem = entry.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+            if is_json && stem.is_some_and(|stem| stem.starts_with("shard-")) {
+                inside.push(entry);
+            }
+        }
+        inside.sort();
+        if inside.is_empty() {
+            let path = path.display();
+            return Err(PredictError::Config(format!(
+                "{path}: no shard-I-of-N.json in it; run --shard first"
+            )));
+        }
+        found.extend(inside);
+    }
+    Ok(found)
+}
+
+fn read(path: &Path) -> Result<Part, PredictError> {
+    let failed = |error: &dyn std::fmt::Display| PredictError::Config(format!("{}: {error}", path.display()));
+    let text = fs::read(path).map_err(|error| failed(&error))?;
+    serde_json::from_slice(&text).map_err(|error| failed(&error))
+}
+
+/// The trials of all parts of a sweep, in the order of candidates.
+///
+/// # Errors
+/// [`PredictError::Config`] when parts are missing, there twice, or of another sweep.
+pub(super) fn merge(plan: &Plan, paths: &[PathBuf]) -> Result<Vec<Trial>, PredictError> {
+    let wrong = |what: String| Err(PredictError::Config(what));
+    let mut count = None;
+    let mut parts: BTreeMap<u32, PathBuf> = BTreeMap::new();
+    let mut trials: BTreeMap<u64, Trial> = BTreeMap::new();
+    for path in files(paths)? {
+        let part = read(&path)?;
+        let name = path.display();
+        if part.version != VERSION {
+            let version = part.version;
+            return wrong(format!("{name}: version is {version}, expected {VERSION}"));
+        }
+        if part.digest != plan.digest {
+            return wrong(format!(
+                "{name} belongs to another configuration; merge with the file, --set and --stack that --shard had"
+            ));
+        }
+        if *count.get_or_insert(part.count) != part.count {
+            return wrong(format!(
+                "{name} is one of {} parts, others are of {}",
+                part.count,
+                count.unwrap_or(0)
+            ));
+        }
+        if let Some(other) = parts.insert(part.index, path.clone()) {
+            let other = other.display();
+            return wrong(format!("{name} and {other} are the same part, {}", part.index));
+        }
+        for trial in part.trials {
+            if trial.candidate >= plan.space.len() {
+                return wrong(format!("{name}: there is no candidate {}", trial.candidate));
+            }
+            trials.insert(trial.candidate, trial);
+        }
+    }
+    let count = count.unwrap_or(0);
+    let missing: Vec<String> = (0..count)
+        .filter(|index| !parts.contains_key(index))
+        .map(|index| Part::file(index, count))
+        .collect();
+    if !missing.is_empty() {
+        return wrong(format!("parts are missing: {}", missing.join(", ")));
+    }
+    Ok(trials.into_values().collect())
+}

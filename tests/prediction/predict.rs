@@ -1,0 +1,240 @@
+//! The YAML form of a replay.
+
+use tempfile::TempDir;
+
+use super::{json, refuse, succeed, timeless};
+
+const DOCUMENT: &str = "
+traffic:
+  source: {input_tokens: 300, output_tokens: 20}
+  load: {concurrency: 6}
+  stop: {requests: 30}
+engine:
+  model: m
+  hardware: h
+  workers:
+    aggregated:
+      parallelism: {replicas: 3, tensor: 2, attention_data: 2}
+      scheduler: {max_sequences: 4}
+      kv_cache: {block_size: 32, capacity: {type: fixed, blocks: 500}}
+      timing: {type: fixed, prefill_ms: 20, decode_ms: 5}
+router: {policy: kv_router, overlap_score_credit: 0.5}
+evaluation: {sla: {ttft_ms: 60}}
+";
+
+fn directory() -> TempDir {
+    let directory = TempDir::new().unwrap();
+    std::fs::write(directory.path().join("p.yaml"), DOCUMENT).unwrap();
+    directory
+}
+
+#[test]
+fn a_document_is_the_replay_of_the_same_flags() {
+    let directory = directory();
+    let at = directory.path();
+    let args = ["predict", "-c", "p.yaml", "--stack", "dynamo", "--capture-per-request"];
+    let said = succeed(at, &args);
+    assert!(
+        said.contains("Time to First Token (ms)") && said.contains("prediction.json"),
+        "{said}"
+    );
+    let prediction = json(&at.join("ghostfleet-output/prediction.json"));
+    let engine = r#"{"engine": {"backend": "vllm", "max_num_seqs": 4, "max_num_batched_tokens": 8192, "block_size": 32,
+        "num_gpu_blocks": 500, "timing_model": {"type": "fixed", "prefill_ms": 20, "decode_ms": 5}}, "dp_size": 2}"#;
+    succeed(
+        at,
+        &[
+            "replay",
+            "--input-tokens=300",
+            "--output-tokens=20",
+            "--request-count=30",
+            "--replay-concurrency=6",
+            "--num-workers=3",
+            "--router-mode=kv_router",
+            r#"--router-config={"overlap_score_credit": 0.5}"#,
+            "--sla-ttft-ms=60",
+            "--extra-engine-args",
+            engine,
+            "--report-json=r.json",
+            "--request-records=r.jsonl",
+        ],
+    );
+    let mut predicted = timeless(prediction["summary"].clone());
+    let mut replayed = timeless(json(&at.join("r.json")));
+    // The document knows how many GPUs a worker has, the flags do not.
+    assert_eq!(predicted["decode_gpus_per_worker"], 4);
+    for report in [&mut predicted, &mut replayed] {
+        let map = report.as_object_mut().unwrap();
+        map.remove("decode_gpus_per_worker").unwrap();
+        map.remove("gpu_hours").unwrap();
+    }
+    assert_eq!(predicted["completed_requests"], 30);
+    assert_eq!(predicted, replayed);
+    assert_eq!(prediction["coverage"]["per_request_records"], 30);
+    let records = |path: &str| std::fs::read_to_string(at.join(path)).unwrap();
+    assert_eq!(records("ghostfleet-output/requests.jsonl"), records("r.jsonl"));
+}
+
+#[test]
+fn results_are_not_written_over_by_accident() {
+    let directory = directory();
+    let args = ["predict", "-c", "p.yaml", "--stack", "dynamo", "--format", "json"];
+    let said = succeed(directory.path(), &args);
+    let found: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(found["per_request"], serde_json::Value::Null);
+    refuse(
+        directory.path(),
+        &args,
+        2,
+        &["prediction.json is there already", "--overwrite"],
+    );
+    succeed(directory.path(), &[&args[..], &["--overwrite"]].concat());
+}
+
+#[test]
+fn every_refusal_names_the_path_of_the_key() {
+    let directory = directory();
+    for (set, words) in [
+        ("engine.backend=mlx", "engine.backend: unknown variant `mlx`"),
+        ("engine.speed=3", "engine.speed: unknown field"),
+        (
+            "engine.workers.aggregated.scheduler.max_sequences=-1",
+            "engine.workers.aggregated.scheduler.max_sequences: ",
+        ),
+        (
+            "engine.workers.aggregated.parallelism.replicas=0",
+            "engine.workers.aggregated.parallelism.replicas is 0",
+        ),
+        (
+            "engine.workers.prefill={}",
+            "prefill and decode belong to mode disaggregated",
+        ),
+        (
+            "engine.context_length=many",
+            "engine.context_length: `max` or a number of tokens",
+        ),
+        ("traffic.load.type=poisson", "traffic.load: unknown field `concurrency`"),
+        (
+            "traffic.load={type: poisson}",
+            "traffic.load: this source needs requests_per_second",
+        ),
+        (
+            "traffic.load={type: trace_timestamps}",
+            "trace_timestamps needs a trace",
+        ),
+        (
+            "traffic.stop={sessions: 3}",
+            "traffic.stop: this source counts requests",
+        ),
+        (
+            "traffic.source={type: trace, paths: [x], format: weka}",
+            "request graphs set their own pace",
+        ),
+        (
+            "traffic.source={type: synthetic-session, session: {turns: 1}}",
+            "traffic.source.session.turns is 1",
+        ),
+        (
+            "router.policy=round_robin",
+            "router.overlap_score_credit belongs to policy kv_router",
+        ),
+        ("router.temperature=-1", "router.temperature is -1"),
+        ("planner={policy: enabled, target: sla}", "planner.policy is enabled"),
+        ("evaluation.sla.e2e_ms=5", "evaluation.sla: e2e_ms stands alone"),
+        ("engine", "--set engine: expected PATH=YAML"),
+    ] {
+        let args = [
+            "predict",
+            "-c",
+            "p.yaml",
+            "--stack",
+            "dynamo",
+            "--set",
+            set,
+            "--output-dir",
+            "none",
+        ];
+        refuse(directory.path(), &args, 2, &[words]);
+    }
+    let args = ["predict", "-c", "p.yaml"];
+    refuse(
+        directory.path(),
+        &args,
+        2,
+        &["router and planner belong to --stack dynamo"],
+    );
+    refuse(directory.path(), &["predict", "-c", "absent.yaml"], 2, &["absent.yaml"]);
+}
+
+#[test]
+fn counts_and_concurrency_follow_the_load() {
+    let directory = directory();
+    let count = |sets: &[&str]| {
+        let mut args = vec![
+            "predict",
+            "-c",
+            "p.yaml",
+            "--stack",
+            "dynamo",
+            "--format",
+            "json",
+            "--overwrite",
+        ];
+        for set in sets {
+            args.extend(["--set", set]);
+        }
+        let found: serde_json::Value = serde_json::from_str(&succeed(directory.path(), &args)).unwrap();
+        found["summary"]["completed_requests"].as_u64().unwrap()
+    };
+    assert_eq!(count(&["traffic.stop={requests_per_load_unit: 2.5}"]), 15);
+    let rate = "traffic.load={type: constant_rate, requests_per_second: 8}";
+    assert_eq!(count(&[rate, "traffic.stop={requests_per_load_unit: 0.01}"]), 1);
+    // 3 workers of 2 ranks with 500 blocks of 32 tokens hold 300 requests of 320 tokens.
+    let fraction = "traffic.load={type: kv_capacity_fraction, fraction: 0.1}";
+    assert_eq!(count(&[fraction, "traffic.stop={requests_per_load_unit: 1}"]), 30);
+}
+
+#[test]
+fn pages_of_two_runs_show_both() {
+    let directory = directory();
+    let at = directory.path();
+    let run = |report: &str, more: &[&str]| {
+        let args = [
+            "replay",
+            "--input-tokens=100",
+            "--output-tokens=10",
+            "--request-count=40",
+            "--replay-concurrency=8",
+            "--num-workers=2",
+            "--report-json",
+            report,
+        ];
+        succeed(at, &[&args[..], more].concat())
+    };
+    run("one.json", &["--html", "one.html"]);
+    run("two.json", &["--html", "pages/both.html", "--html-compare", "one.json"]);
+    let page = std::fs::read_to_string(at.join("pages/both.html")).unwrap();
+    assert!(
+        page.contains("</span>one</th>") && page.contains("</span>two</th>"),
+        "{page}"
+    );
+    // Nine charts and a load picture for each run.
+    assert_eq!(page.matches("<svg").count(), 11);
+    let report = json(&at.join("two.json"));
+    assert_eq!(report["time_series"]["worker_requests"].as_array().unwrap().len(), 2);
+    assert_eq!(report["latency_cdf"]["ttft_ms"][200], report["max_ttft_ms"]);
+    assert_eq!(report["p99_token_gap_ms"], report["p99_itl_ms"]);
+    assert_eq!(report["num_token_gaps"], 40 * 9);
+    // Without a page the report has no curves.
+    run("three.json", &[]);
+    assert!(json(&at.join("three.json")).get("time_series").is_none());
+    let broken = [
+        "replay",
+        "--html-compare",
+        "one.json",
+        "--input-tokens=1",
+        "--output-tokens=1",
+        "--request-count=1",
+    ];
+    refuse(at, &broken, 2, &["--html"]);
+}

@@ -1,0 +1,195 @@
+//! Sweeps.
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::{json, refuse, succeed};
+
+const SWEEP: &str = "
+traffic:
+  source: {input_tokens: 200, output_tokens: 10}
+  load: {concurrency: {choices: [2, 8]}}
+  stop: {requests: 20}
+engine:
+  model: m
+  hardware: h
+  workers:
+    aggregated:
+      parallelism: {replicas: {choices: [1, 2, 4]}, tensor: {choices: [1, 16]}}
+      kv_cache: {capacity: {type: fixed, blocks: 64}}
+optimization: {target: pareto, constraints: {max_candidate_gpus: 32}}
+optimizer: {algorithm: grid, parallelism: 3}
+";
+
+fn directory() -> TempDir {
+    let directory = TempDir::new().unwrap();
+    std::fs::write(directory.path().join("s.yaml"), SWEEP).unwrap();
+    directory
+}
+
+#[test]
+fn a_front_is_recommended_and_each_of_its_files_is_a_prediction_of_the_same_numbers() {
+    let directory = directory();
+    let at = directory.path();
+    let said = succeed(at, &["recommend", "-c", "s.yaml", "--output-dir", "out"]);
+    assert!(said.starts_with("Pareto front"), "{said}");
+    assert!(
+        said.contains("12 trials of 12 candidates: 10 completed, 2 infeasible, 0 failed"),
+        "{said}"
+    );
+    let found = json(&at.join("out/recommendation.json"));
+    let best = found["recommendations"].as_array().unwrap();
+    assert!(best.len() >= 2, "{best:?}");
+    let number = |entry: &Value, key: &str| entry["metrics"][key].as_f64().unwrap();
+    // Along a front one axis falls while the other rises.
+    for pair in best.windows(2) {
+        assert!(number(&pair[0], "throughput_per_gpu") >= number(&pair[1], "throughput_per_gpu"));
+        assert!(number(&pair[0], "throughput_per_user") <= number(&pair[1], "throughput_per_user"));
+    }
+    assert_eq!(found["not_completed"][0]["reason"], "64 GPUs, expected 1 to 32");
+    for entry in best {
+        let config = format!("out/{}", entry["config"].as_str().unwrap());
+        let args = ["predict", "-c", &config, "--format", "json", "--overwrite"];
+        let prediction: Value = serde_json::from_str(&succeed(at, &args)).unwrap();
+        let throughput = prediction["summary"]["output_throughput_tok_s"].as_f64().unwrap();
+        assert!((throughput - number(entry, "throughput")).abs() < 1e-9 * throughput);
+    }
+    let csv = std::fs::read_to_string(at.join("out/recommendation.csv")).unwrap();
+    assert!(csv.starts_with("rank,config,traffic.load.concurrency,"), "{csv}");
+    assert_eq!(csv.lines().count(), best.len() + 1);
+}
+
+#[test]
+fn the_result_does_not_depend_on_how_many_replays_run_at_a_time() {
+    let directory = directory();
+    let run = |jobs: &str| {
+        let sets = [
+            "optimizer.algorithm=bayesian",
+            "optimizer.max_trials=7",
+            "optimization.target=ttft",
+        ];
+        let mut args = vec![
+            "recommend",
+            "-c",
+            "s.yaml",
+            "--format",
+            "json",
+            "--overwrite",
+            "--jobs",
+            jobs,
+        ];
+        for set in sets {
+            args.extend(["--set", set]);
+        }
+        succeed(directory.path(), &args)
+    };
+    let one = run("1");
+    assert_eq!(one, run("4"));
+    let found: Value = serde_json::from_str(&one).unwrap();
+    assert_eq!(found["trials"]["total"], 7);
+}
+
+#[test]
+fn parts_put_together_are_the_sweep_in_one() {
+    let directory = directory();
+    let at = directory.path();
+    let whole = ["recommend", "-c", "s.yaml", "--format", "json", "--output-dir", "whole"];
+    let whole = succeed(at, &whole);
+    for part in ["0/3", "1/3", "2/3"] {
+        let said = succeed(
+            at,
+            &["recommend", "-c", "s.yaml", "--output-dir", "parts", "--shard", part],
+        );
+        assert!(said.starts_with("4 trials saved to: parts"), "{said}");
+    }
+    let merge = [
+        "recommend",
+        "-c",
+        "s.yaml",
+        "--output-dir",
+        "merged",
+        "--merge",
+        "parts",
+        "--format",
+        "json",
+    ];
+    assert_eq!(succeed(at, &merge), whole);
+    refuse(at, &merge, 2, &["merged", "is there already"]);
+
+    let again = [
+        "recommend",
+        "-c",
+        "s.yaml",
+        "--output-dir",
+        "other",
+        "--merge",
+        "parts/shard-0-of-3.json",
+    ];
+    refuse(
+        at,
+        &again,
+        2,
+        &["parts are missing: shard-1-of-3.json, shard-2-of-3.json"],
+    );
+    let other = [&again[..], &["--set", "traffic.stop.requests=21"]].concat();
+    refuse(at, &other, 2, &["belongs to another configuration"]);
+    let twice = [&again[..], &["parts/shard-0-of-3.json"]].concat();
+    refuse(at, &twice, 2, &["are the same part, 0"]);
+    std::fs::write(at.join("bad.json"), "{}").unwrap();
+    let bad = [
+        "recommend",
+        "-c",
+        "s.yaml",
+        "--output-dir",
+        "other",
+        "--merge",
+        "bad.json",
+    ];
+    refuse(at, &bad, 2, &["bad.json: missing field `version`"]);
+    for part in ["3/3", "1", "x/2"] {
+        refuse(at, &["recommend", "-c", "s.yaml", "--shard", part], 2, &["is not I/N"]);
+    }
+}
+
+#[test]
+fn goodput_counts_requests_within_the_bounds_only() {
+    let directory = directory();
+    let run = |ttft: &str| {
+        let bound = format!("evaluation.sla.ttft_ms={ttft}");
+        let args = ["recommend", "-c", "s.yaml", "--format", "json", "--overwrite", "--set"];
+        let load = "traffic.load={type: poisson, requests_per_second: 60}";
+        let one = "engine.workers.aggregated.parallelism={}";
+        let more = [
+            "optimization.target=goodput",
+            "--set",
+            &bound,
+            "--set",
+            load,
+            "--set",
+            one,
+        ];
+        let found: Value = serde_json::from_str(&succeed(directory.path(), &[&args[..], &more].concat())).unwrap();
+        found["recommendations"][0]["metrics"]["goodput"].as_f64().unwrap()
+    };
+    let (loose, tight) = (run("10000"), run("25"));
+    assert!(loose > tight && tight > 0.0, "{loose} {tight}");
+}
+
+#[test]
+fn a_sweep_without_a_candidate_that_works_says_why_the_first_did_not() {
+    let directory = directory();
+    let args = [
+        "recommend",
+        "-c",
+        "s.yaml",
+        "--set",
+        "optimization.constraints.max_candidate_gpus=0",
+    ];
+    let args = [&args[..], &["--set", "optimization.constraints.min_candidate_gpus=0"]].concat();
+    refuse(
+        directory.path(),
+        &args,
+        1,
+        &["no candidate can be recommended", "GPUs, expected 0 to 0"],
+    );
+}
