@@ -444,7 +444,7 @@ fn summary_lines(snapshot: &FleetSnapshot) -> String {
     format!(
         "served {} requests, {} tokens in {} passes; {left} of {} workers left in good order\n\
          passes late by {:.3} ms mean, {:.1} ms p99, {:.1} ms max ({:.1} ms of modelled time lost)\n\
-         left over: {} streams, {} sequences, {} blocks",
+         left over: {} streams, {} sequences, {} blocks, {} handoffs",
         ranks().map(|rank| rank.requests_total).sum::<u64>(),
         ranks().map(|rank| rank.tokens_total).sum::<u64>(),
         ranks().map(|rank| rank.passes_total).sum::<u64>(),
@@ -456,6 +456,7 @@ fn summary_lines(snapshot: &FleetSnapshot) -> String {
         in_use.open_streams,
         in_use.sequences,
         in_use.active_blocks,
+        in_use.rooms,
     )
 }
 

@@ -112,6 +112,17 @@ pub struct StopRule {
     pub stop_token_ids: Vec<Token>,
 }
 
+impl StopRule {
+    /// Exactly one token, whatever it is: the part of a prefill worker.
+    pub fn one_token() -> Self {
+        Self {
+            max_tokens: Some(1),
+            ignore_eos: true,
+            ..Self::default()
+        }
+    }
+}
+
 /// One request as an engine sees it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EngineRequest {

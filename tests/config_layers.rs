@@ -357,9 +357,7 @@ fn what_this_build_does_not_have_is_refused_and_not_ignored() {
     let scene = Scene::new();
     for flags in [
         ["--trtllm-capacity-scheduler-policy", "max_utilization"],
-        ["--disaggregation-mode", "prefill"],
         ["--num-g2-blocks", "100"],
-        ["--kv-transfer-bandwidth", "64"],
         ["--prefill-schedule-interval", "2"],
         ["--num-g2-blocks", "1"],
         ["--response-replay-trace-path", "answers.jsonl"],
@@ -367,14 +365,48 @@ fn what_this_build_does_not_have_is_refused_and_not_ignored() {
         assert_refused(&scene.run(&flags), &[&flags.join(" "), "this build does not have"]);
     }
     // What asks for nothing is no reason to refuse.
-    scene.printed(&[
-        "--disaggregation-mode",
-        "agg",
-        "--num-g2-blocks",
-        "0",
-        "--semantics",
-        "1.6.1",
-    ]);
+    scene.printed(&["--num-g2-blocks", "0", "--semantics", "1.6.1"]);
+}
+
+#[test]
+fn settings_of_disaggregated_workers_fit_their_role() {
+    let scene = Scene::new();
+    scene.printed(&["--disaggregation-mode", "prefill", "--bootstrap-ports", "9000"]);
+    scene.printed(&["--is-decode-worker", "--kv-cache-dtype", "fp8_e4m3"]);
+    for (flags, words) in [
+        (
+            vec!["--bootstrap-ports", "9000"],
+            vec!["--bootstrap-ports 9000", "--disaggregation-mode prefill"],
+        ),
+        (
+            vec![
+                "--is-prefill-worker",
+                "--engine-type",
+                "trtllm",
+                "--bootstrap-ports",
+                "9000",
+            ],
+            vec!["--bootstrap-ports 9000", "vllm or sglang"],
+        ),
+        (
+            vec!["--is-prefill-worker", "--is-decode-worker"],
+            vec!["--is-prefill-worker", "exclude each other"],
+        ),
+        (
+            vec!["--is-prefill-worker", "--disaggregation-mode", "decode"],
+            vec!["--disaggregation-mode decode", "contradicts"],
+        ),
+        (
+            vec!["--kv-cache-dtype", "int3"],
+            vec!["--kv-cache-dtype int3", "fp8_e4m3"],
+        ),
+        (
+            vec!["--kv-transfer-bandwidth", "-1"],
+            vec!["--kv-transfer-bandwidth -1", "0 or greater"],
+        ),
+    ] {
+        assert_refused(&scene.run(&flags), &words);
+    }
 }
 
 #[test]

@@ -198,17 +198,17 @@ fn the_card_is_the_one_that_frontends_accept() {
 #[test]
 fn a_card_names_its_role_and_what_it_needs() {
     let model = resolve(Path::new(TINY)).unwrap();
-    let prefill = Role::Prefill {
-        rendezvous: Some(("127.0.0.1".to_owned(), 8998)),
-    };
-    let card = card_of(&model, &options(prefill));
+    let card = card_of(&model, &options(Role::Prefill));
     assert_eq!(
         (&card["model_type"], &card["worker_type"]),
         (&json!(""), &json!("prefill"))
     );
     assert_eq!(card["needs"], json!([["decode"]]));
+    assert!(card["runtime_config"].get("disaggregated_endpoint").is_none());
+    let met: Value = serde_json::from_str(&with_rendezvous(&card.to_string(), "127.0.0.1", 8998).unwrap()).unwrap();
     let endpoint = json!({ "bootstrap_host": "127.0.0.1", "bootstrap_port": 8998 });
-    assert_eq!(card["runtime_config"]["disaggregated_endpoint"], endpoint);
+    assert_eq!(met["runtime_config"]["disaggregated_endpoint"], endpoint);
+    assert_eq!((&met["slug"], &met["needs"]), (&card["slug"], &card["needs"]));
     let card = card_of(&model, &options(Role::Decode));
     assert_eq!(card["needs"], json!([["prefill"]]));
     assert_eq!(card["model_type"], "Chat | Completions");

@@ -393,9 +393,9 @@ impl Handler<FindRanks> for Fleet {
         let rank = match path.child {
             None => Ok(None),
             Some(Child::Rank(rank)) => Ok(Some(rank)),
-            Some(Child::Worker(_) | Child::Kv(_) | Child::Native(_) | Child::Metrics | Child::Lease) => {
-                Err(CommandError::NoCache(path))
-            }
+            Some(
+                Child::Worker(_) | Child::Kv(_) | Child::Native(_) | Child::Metrics | Child::Lease | Child::Rendezvous,
+            ) => Err(CommandError::NoCache(path)),
         };
         let asked = rank.and_then(|rank| Ok((self.alive(path)?.clone(), rank)));
         Box::pin(async move {

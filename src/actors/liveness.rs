@@ -43,6 +43,8 @@ pub enum Child {
     Metrics,
     /// A worker's registrar.
     Lease,
+    /// A prefill worker's rendezvous.
+    Rendezvous,
 }
 
 /// Owned by an actor; tells its parent when it goes.

@@ -7,6 +7,7 @@
 //!     KvPublisher x DP   event ids, ring, block tree, recovery answers    w17/r0/kv
 //!     NativeStream x DP  the engine's own event stream, on demand         w17/r0/native
 //!     MetricsReporter    load figures                                     w17/metrics
+//!     Rendezvous   prefill workers: where decode workers meet prompts      w17/rendezvous
 //!     Registrar    lease and records in discovery                         w17/lease
 //! ```
 //!
@@ -19,6 +20,7 @@ pub mod engine_metrics;
 pub mod fleet;
 pub mod gate;
 pub mod gauge;
+pub mod handoff_gauge;
 pub mod kv_publisher;
 mod kv_trace;
 pub mod liveness;
@@ -33,6 +35,7 @@ mod records;
 pub mod recovery;
 pub mod registrar;
 pub mod registry;
+pub mod rendezvous;
 mod sockets;
 pub mod supervision;
 mod vllm_page;

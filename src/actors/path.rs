@@ -26,6 +26,7 @@ impl fmt::Display for ActorPath {
             Some(Child::Native(rank)) => write!(f, "/r{rank}/native"),
             Some(Child::Metrics) => f.write_str("/metrics"),
             Some(Child::Lease) => f.write_str("/lease"),
+            Some(Child::Rendezvous) => f.write_str("/rendezvous"),
         }
     }
 }
@@ -33,7 +34,7 @@ impl fmt::Display for ActorPath {
 /// A text that is no actor path.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no actor path; use w<N>, w<N>/r<N>, w<N>/kv, w<N>/r<N>/kv, w<N>/r<N>/native, w<N>/metrics or w<N>/lease"
+    "{0:?} is no actor path; use w<N>, w<N>/r<N>, w<N>/kv, w<N>/r<N>/kv, w<N>/r<N>/native, w<N>/metrics, w<N>/lease or w<N>/rendezvous"
 )]
 pub struct PathError(String);
 
@@ -50,6 +51,7 @@ impl FromStr for ActorPath {
             (Some("kv"), None, _) => Some(Child::Kv(0)),
             (Some("metrics"), None, _) => Some(Child::Metrics),
             (Some("lease"), None, _) => Some(Child::Lease),
+            (Some("rendezvous"), None, _) => Some(Child::Rendezvous),
             (Some(rank), None, _) => Some(Child::Rank(number(rank, 'r').ok_or_else(bad)?)),
             (Some(rank), Some("kv"), None) => Some(Child::Kv(number(rank, 'r').ok_or_else(bad)?)),
             (Some(rank), Some("native"), None) => Some(Child::Native(number(rank, 'r').ok_or_else(bad)?)),
@@ -68,7 +70,15 @@ mod tests {
 
     #[test]
     fn paths_read_as_they_are_written() {
-        for text in ["w0", "w17/r0", "w17/r1/kv", "w3/r0/native", "w3/metrics", "w3/lease"] {
+        for text in [
+            "w0",
+            "w17/r0",
+            "w17/r1/kv",
+            "w3/r0/native",
+            "w3/metrics",
+            "w3/lease",
+            "w3/rendezvous",
+        ] {
             assert_eq!(text.parse::<ActorPath>().unwrap().to_string(), text);
         }
         assert_eq!("w3/kv".parse::<ActorPath>().unwrap().child, Some(Child::Kv(0)));

@@ -11,6 +11,7 @@ use tokio::runtime::Handle;
 use super::clock::Clock;
 use super::recovery::RecoveryLimits;
 use super::registrar::StoreHealth;
+use super::rendezvous::TransferModel;
 use super::supervision::RestartPolicy;
 use crate::engine::EngineConfig;
 use crate::transport::discovery::{Discovery, EndpointName};
@@ -43,6 +44,10 @@ pub struct GroupPlan {
     pub startup_time: Duration,
     /// One rank's engine.
     pub engine: EngineConfig,
+    /// How long KV travels.
+    pub transfer: TransferModel,
+    /// Longest handoff, modelled transfer not included.
+    pub handoff_timeout: Duration,
     /// Log every change of a KV cache.
     pub kv_cache_trace: bool,
     /// Model card, written once.
@@ -90,6 +95,8 @@ pub struct WorkerPlan {
     pub tcp: Option<SocketAddr>,
     /// HTTP face.
     pub http: Option<SocketAddr>,
+    /// Rendezvous of a prefill worker: its address, port 0: any.
+    pub rendezvous: Option<SocketAddr>,
     /// Native event streams of its ranks.
     pub native: Option<NativePlan>,
 }

@@ -7,12 +7,16 @@
 //!
 //! Whatever ends it, each stream that is not complete breaks off as with a dead process ([`OpenStream`]'s drop).
 
+mod handoff;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
 use rustc_hash::FxHashMap;
 
+use self::handoff::Handoffs;
+pub(super) use self::handoff::{ConnectRendezvous, HandoffParts, SourceFailed, SourceMet, SourceReleased};
 use super::clock::Clock;
 use super::engine_metrics::{EngineMetrics, Timeline};
 use super::gauge::RankGauge;
@@ -22,7 +26,7 @@ use super::liveness::Liveness;
 use super::metrics_reporter::{LoadChanged, MetricsReporter, PassRan};
 use super::native_feed::NativeFeed;
 use super::native_stream::NativeStream;
-use crate::engine::{Engine, Forward, Lengths, Output, Pass, Rejected, StoredContent};
+use crate::engine::{Engine, Forward, Lengths, Output, Pass, StoredContent};
 use crate::transport::event_plane::forward_pass::{self, Detail, ForwardPass};
 use crate::transport::intake::{Failure, Submission, TokenSink};
 use crate::types::{DpRank, KvEvent, Load, RequestId, SequenceHash, SimTime, StoredBlock};
@@ -52,6 +56,8 @@ pub(super) struct RankParts {
     pub(super) metrics: Arc<EngineMetrics>,
     /// Whether a native event stream is wanted; the engine then records what blocks contain.
     pub(super) native: bool,
+    /// Its part in disaggregated requests.
+    pub(super) handoffs: HandoffParts,
     /// How much is told of forward passes.
     pub(super) forward_passes: Detail,
     pub(super) liveness: Liveness,
@@ -79,6 +85,7 @@ pub struct Rank {
     resync: bool,
     reported_blocks: Option<u32>,
     native: Option<NativeFeed>,
+    handoffs: Handoffs,
     forward_passes: Detail,
     /// With [`Detail::Heartbeat`]: when the next pass is told.
     next_forward: SimTime,
@@ -167,6 +174,7 @@ impl Rank {
             resync: false,
             reported_blocks: None,
             native: parts.native.then(NativeFeed::default),
+            handoffs: Handoffs::new(parts.handoffs),
             forward_passes: parts.forward_passes,
             next_forward: SimTime::ZERO,
             _liveness: parts.liveness,
@@ -197,6 +205,7 @@ impl Rank {
                 self.gauge.count_lateness(now.since(ends_at));
             }
             self.complete(start, now);
+            self.between_passes(ends_at, ctx);
             start = self.next_start(ends_at, now);
         }
         self.activity = Activity::Turn;
@@ -230,6 +239,7 @@ impl Rank {
         self.activity = Activity::Idle;
         self.gauge.count_lateness(now.since(ends_at));
         self.complete(began, now);
+        self.between_passes(ends_at, ctx);
         let start = self.next_start(ends_at, now);
         self.pump(start, ctx);
         self.settle();
@@ -260,6 +270,7 @@ impl Rank {
             match output {
                 Output::Token { id, token, finish } => {
                     tokens += 1;
+                    let finish = self.handoffs.keep_open(id, finish);
                     let say = |stream: &mut OpenStream| {
                         stream.sink.token(token, finish);
                         stream.timeline.token(now, &metrics);
@@ -275,6 +286,7 @@ impl Rank {
                         stream.timeline.finished(finish, now, &metrics);
                     };
                     self.say(id, say, true);
+                    self.handoffs.forget(id, "nothing was to be generated");
                 }
                 Output::Rejected { id, reason } => {
                     let say = |stream: &mut OpenStream| {
@@ -282,6 +294,7 @@ impl Rank {
                         metrics.count_failed();
                     };
                     self.say(id, say, true);
+                    self.handoffs.forget(id, &reason.to_string());
                 }
             }
         }
@@ -379,38 +392,11 @@ impl Rank {
 
     fn drop_request(&mut self, id: RequestId) {
         self.engine.cancel(id, self.clock.now());
+        self.handoffs.forget(id, "the client is gone");
         if let Some(mut stream) = self.streams.remove(&id) {
             stream.over = true;
             self.metrics.count_aborted();
         }
-    }
-
-    fn submit(&mut self, Submission { request, sink, .. }: Submission) {
-        self.gauge.count_request();
-        let id = request.id;
-        let now = self.clock.now();
-        let timeline = Timeline::new(&request, now);
-        if let Err(reason) = self.engine.submit(request, now) {
-            self.metrics.count_failed();
-            let duplicate = matches!(reason, Rejected::Duplicate(_));
-            let text = reason.to_string();
-            sink.failed(&if duplicate {
-                Failure::Internal(text)
-            } else {
-                Failure::InvalidRequest(text)
-            });
-            sink.flush();
-            return;
-        }
-        self.streams.insert(
-            id,
-            OpenStream {
-                sink,
-                timeline,
-                dirty: false,
-                over: false,
-            },
-        );
     }
 
     /// Gives a due pass its end before anything new is looked at, then goes on.
@@ -473,7 +459,7 @@ impl Handler<Submit> for Rank {
 
     fn handle(&mut self, Submit(submission): Submit, ctx: &mut Self::Context) {
         self.wake(ctx);
-        self.submit(submission);
+        self.submit(submission, ctx);
         self.advance(ctx);
     }
 }

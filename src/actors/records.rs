@@ -1,5 +1,7 @@
 //! Which records a worker puts into discovery, and under which endpoint names it answers.
 
+use serde_json::value::RawValue;
+
 use super::plan::WorkerPlan;
 use crate::transport::discovery::record::{DeviceType, EndpointInstance, EventAddress, EventStream, ModelEntry};
 use crate::transport::discovery::{EndpointName, Record};
@@ -15,6 +17,8 @@ pub(super) struct Records<'a> {
     pub(super) instance: InstanceId,
     /// What its endpoints are reached by.
     pub(super) requests: &'a RequestPlane,
+    /// What it says of itself.
+    pub(super) card: &'a RawValue,
 }
 
 /// One event stream, as discovery sees it.
@@ -36,7 +40,7 @@ impl Records<'_> {
                 name,
                 instance: self.instance,
                 lora_slug: None,
-                card: &group.card,
+                card: self.card,
             }),
         ]
     }

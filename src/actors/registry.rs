@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::engine_metrics::EngineMetrics;
 use super::gauge::{Lateness, RankGauge, RankSnapshot};
+use super::handoff_gauge::{HandoffGauge, HandoffSnapshot};
 use super::liveness::Child;
 use super::path::ActorPath;
 use super::plan::GroupPlan;
@@ -58,6 +59,7 @@ pub struct WorkerEntry {
     pub(super) streams: Arc<StreamCounts>,
     pub(super) http_requests: Arc<AtomicU32>,
     pub(super) recovery: Arc<RecoveryCounts>,
+    pub(super) handoffs: Arc<HandoffGauge>,
     pub(super) gauges: Vec<Arc<RankGauge>>,
     pub(super) metrics: Vec<Arc<EngineMetrics>>,
 }
@@ -76,6 +78,7 @@ impl WorkerEntry {
             streams: Arc::default(),
             http_requests: Arc::default(),
             recovery: Arc::default(),
+            handoffs: Arc::default(),
             gauges: ranks.clone().map(|_| Arc::default()).collect(),
             metrics: ranks
                 .map(|_| Arc::new(EngineMetrics::new(group.max_model_len)))
@@ -147,6 +150,7 @@ impl WorkerEntry {
                 given_up_total: self.recovery.given_up(),
                 dumps_built_total: self.recovery.dumps_built(),
             },
+            handoffs: self.handoffs.snapshot(),
             ranks: self.gauges.iter().enumerate().map(rank).collect(),
         }
     }
@@ -177,6 +181,8 @@ pub struct WorkerSnapshot {
     pub cancelled_total: u64,
     /// Recovery queries of routers.
     pub recovery: RecoverySnapshot,
+    /// Its handoffs.
+    pub handoffs: HandoffSnapshot,
     /// Its ranks.
     pub ranks: Vec<RankSnapshot>,
 }
@@ -200,7 +206,7 @@ pub struct FleetSnapshot {
 }
 
 impl FleetSnapshot {
-    /// Open streams, sequences in engines and referenced blocks of the whole fleet: all zero when nothing leaks.
+    /// Open streams, sequences in engines, referenced blocks and handoffs of the whole fleet: all zero when nothing leaks.
     pub fn in_use(&self) -> InUse {
         let ranks = || self.workers.iter().flat_map(|worker| &worker.ranks);
         InUse {
@@ -209,6 +215,7 @@ impl FleetSnapshot {
                 .map(|rank| u64::from(rank.load.running) + u64::from(rank.load.waiting))
                 .sum(),
             active_blocks: ranks().map(|rank| u64::from(rank.load.active_blocks)).sum(),
+            rooms: self.workers.iter().map(|worker| u64::from(worker.handoffs.rooms)).sum(),
         }
     }
 
@@ -230,6 +237,8 @@ pub struct InUse {
     pub sequences: u64,
     /// Referenced KV blocks.
     pub active_blocks: u64,
+    /// Handoffs that are not over, on either side.
+    pub rooms: u64,
 }
 
 /// All workers, by position. Read-mostly.

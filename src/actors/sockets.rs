@@ -9,6 +9,7 @@ use super::native_sockets::NativeSockets;
 use super::path::ActorPath;
 use super::plan::{PlannedEvents, PlannedRequests, Shared, WorkerPlan};
 use super::registry::WorkerEntry;
+use super::rendezvous::Door;
 use super::worker::StartError;
 use crate::transport::discovery::record::EventAddress;
 use crate::transport::event_plane::EventPlane;
@@ -16,6 +17,8 @@ use crate::transport::event_plane::zmq::ZmqPublisher;
 use crate::transport::http::{Face, FaceConfig, FaceLimits, MetricsPage};
 use crate::transport::intake::Intake;
 use crate::transport::nats::{NatsLink, NatsOutbox, OutboxLimits};
+use crate::transport::rendezvous::RendezvousLimits;
+use crate::transport::rendezvous::server::{Host, RendezvousServer};
 use crate::transport::request_plane::endpoint::EndpointTable;
 use crate::transport::request_plane::nats::NatsServer;
 use crate::transport::request_plane::plane::RequestPlane;
@@ -32,6 +35,8 @@ pub(super) struct Sockets {
     /// By rank; the first also carries the worker's load figures.
     events: Vec<EventPlane>,
     events_are_own: bool,
+    /// Where decode workers come to, and the door behind it.
+    pub(super) rendezvous: Option<(Arc<Door>, RendezvousServer)>,
     /// Own request listener.
     listener: Option<TcpServer>,
 }
@@ -101,12 +106,23 @@ impl Sockets {
                 .collect::<Result<_, _>>()?,
             None => Vec::new(),
         };
+        let rendezvous = match plan.rendezvous {
+            Some(at) => {
+                let door = Arc::new(Door::default());
+                let host = Arc::clone(&door) as Arc<dyn Host>;
+                let server = RendezvousServer::bind(at, host, RendezvousLimits::default(), &shared.pool)
+                    .map_err(|source| StartError::Rendezvous { path, source })?;
+                Some((door, server))
+            }
+            None => None,
+        };
         Ok(Self {
             requests,
             face,
             native,
             events,
             events_are_own,
+            rendezvous,
             listener,
         })
     }
@@ -137,6 +153,9 @@ impl Sockets {
     pub(super) fn crash(&self) {
         if let Some(server) = &self.listener {
             server.shutdown().reset.cancel();
+        }
+        if let Some((_, server)) = &self.rendezvous {
+            server.crash();
         }
         if let Some(face) = &self.face {
             face.shutdown().reset.cancel();

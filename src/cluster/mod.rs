@@ -4,6 +4,7 @@
 //! small tokio pool for sockets and their timers; the number does not depend on the number of workers.
 
 mod budget;
+mod disaggregation;
 mod parts;
 mod planes;
 

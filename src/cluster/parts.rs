@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 
+use super::disaggregation;
 use super::planes::Planes;
 use super::{Budget, Cluster, Facts, StartError};
 use crate::actors::fleet::{Fleet, Launch};
@@ -17,7 +18,7 @@ use crate::actors::plan::{GroupPlan, NativePlan, PlannedEvents, PlannedRequests,
 use crate::actors::registry::Registry;
 use crate::admin::status::StatusServer;
 use crate::config::{Config, Group, Ports};
-use crate::engine::EngineConfig;
+use crate::engine::{EngineConfig, WorkerRole};
 use crate::model::Model;
 use crate::model::card::{self, CardOptions, Role};
 use crate::transport::discovery::Discovery;
@@ -147,6 +148,8 @@ fn plan_group(
     model: &Model,
 ) -> Result<impl FnOnce(PlannedRequests, PlannedEvents) -> GroupPlan + use<>, StartError> {
     let engine = settle_engine(group, model)?;
+    let transfer = disaggregation::transfer(group, &engine, model);
+    let publishes = engine.publishes_kv_events();
     let options = CardOptions {
         display_name: config.model_name.clone(),
         block_size: engine.block_size,
@@ -156,9 +159,13 @@ fn plan_group(
         max_num_seqs: engine.max_num_seqs,
         max_num_batched_tokens: engine.max_num_batched_tokens,
         data_parallel_size: group.data_parallel_size,
-        kv_events: engine.enable_prefix_caching,
-        local_indexer: engine.enable_prefix_caching,
-        role: Role::Aggregated,
+        kv_events: publishes,
+        local_indexer: publishes,
+        role: match engine.role {
+            WorkerRole::Aggregated => Role::Aggregated,
+            WorkerRole::Prefill => Role::Prefill,
+            WorkerRole::Decode => Role::Decode,
+        },
     };
     let card = card::render(model, &options).map_err(|error| StartError::Settings(error.to_string()))?;
     let face = match config.http_port {
@@ -184,6 +191,8 @@ fn plan_group(
         face,
         card,
         engine,
+        transfer,
+        handoff_timeout: group.disaggregation.session_timeout,
         requests,
         events,
         codec: group.request_codec,
@@ -214,8 +223,9 @@ fn plan_workers(config: &Config, groups: &[Arc<GroupPlan>]) -> Vec<WorkerPlan> {
         config.groups.iter().zip(groups).flat_map(|(group, plan)| {
             std::iter::repeat_n(plan, usize::try_from(group.num_workers).unwrap_or(usize::MAX))
         });
-    ids.zip(0u32..)
-        .map(|(group, index)| {
+    ids.zip(disaggregation::rendezvous(config))
+        .zip(0u32..)
+        .map(|((group, rendezvous), index)| {
             let port = |first: u16| {
                 if first == 0 {
                     0
@@ -231,6 +241,7 @@ fn plan_workers(config: &Config, groups: &[Arc<GroupPlan>]) -> Vec<WorkerPlan> {
                 http: config
                     .http_port
                     .map(|first| SocketAddr::new(config.http_host, port(first))),
+                rendezvous,
                 native: plan_native(config, index),
             }
         })

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::choices::{
     DisaggregationMode, DiscoveryBackend, EventPlane, External, Finite, Limit, NativeMode, NatsConnections, Ports,
-    RequestPlane, SchedulingPolicy, StartingStatus, TimingModel,
+    RequestPlane, SchedulingPolicy, StartingStatus, TimingModel, TransferTiming,
 };
 use super::engine_args;
 use super::settings::Settings;
@@ -126,6 +126,10 @@ impl Settings {
             long_prefill_token_threshold: Some(0),
             scheduler_reserve_full_isl: Some(true),
             disaggregation_mode: Some(DisaggregationMode::Agg),
+            handoff_session_timeout_ms: Some(300_000),
+            kv_transfer_bandwidth: Some(Finite::literal(64.0)),
+            kv_transfer_timing_mode: Some(TransferTiming::FullPrompt),
+            kv_cache_dtype: Some("auto".into()),
             speedup_ratio: Some(Finite::literal(1.0)),
             decode_speedup_ratio: Some(Finite::literal(1.0)),
             step_overhead_ms: Some(Finite::literal(0.0)),

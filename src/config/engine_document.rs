@@ -48,6 +48,8 @@ impl EngineDocument {
             } else {
                 Semantics::V1_4_2
             }),
+            // Unlimited unless the document says otherwise, as in the peer.
+            kv_transfer_bandwidth: None,
             ..Settings::defaults()
         };
         layered.put(&peer, &Origin::Default);

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::choices::{
-    DisaggregationMode, EventPlane, External, Finite, Limit, ProfilePath, Reasoning, RequestPlane, SchedulingPolicy,
-    TimingModel,
+    EventPlane, External, Finite, Limit, ProfilePath, Reasoning, RequestPlane, SchedulingPolicy, TimingModel,
 };
+use super::disaggregation;
 use super::layers::Layered;
 use super::rules::{check_built_in, check_ranges, refused};
 use super::settings::Settings;
 use super::{ConfigError, Group, seconds};
 use crate::engine::{
-    EngineConfig, EngineKind, EvictionBackend, Fidelity, G1Backend, SglangConfig, Speculation, TimingConfig, WorkerRole,
+    EngineConfig, EngineKind, EvictionBackend, Fidelity, G1Backend, SglangConfig, Speculation, TimingConfig,
 };
 use crate::profile;
 use crate::transport::discovery::EndpointName;
@@ -27,9 +27,11 @@ const MAX_NEXTN: u32 = 5;
 pub(super) fn resolve(index: usize, layered: &Layered) -> Result<Group, ConfigError> {
     check_ranges(layered)?;
     let s = layered.settings()?;
+    let role = disaggregation::role(layered, &s)?;
+    let component = disaggregation::default_component(role);
     let endpoint = match &s.endpoint {
         Some(endpoint) => endpoint.parse::<EndpointName>(),
-        None => EndpointName::new(s.namespace.as_deref().unwrap_or_default(), "backend", "generate"),
+        None => EndpointName::new(s.namespace.as_deref().unwrap_or_default(), component, "generate"),
     };
     let endpoint = endpoint.map_err(|error| {
         let key = if s.endpoint.is_some() { "endpoint" } else { "namespace" };
@@ -52,6 +54,7 @@ pub(super) fn resolve(index: usize, layered: &Layered) -> Result<Group, ConfigEr
         event_plane: s.event_plane.unwrap_or(EventPlane::Zmq),
         request_codec: s.request_codec.unwrap_or_default(),
         kv_cache_trace: s.kv_cache_trace.unwrap_or(false),
+        disaggregation: disaggregation::resolve(layered, &s, role)?,
         engine,
     })
 }
@@ -71,7 +74,7 @@ pub(super) fn engine(layered: &Layered, s: &Settings) -> Result<EngineConfig, Co
         kind: s.engine_type.unwrap_or_default(),
         fidelity,
         semantics: s.semantics.unwrap_or_default(),
-        role: role(s),
+        role: disaggregation::role(layered, s)?,
         num_gpu_blocks: s.num_gpu_blocks_override.unwrap_or(defaults.num_gpu_blocks),
         block_size: s.block_size.unwrap_or(defaults.block_size),
         max_model_len: s.max_model_len,
@@ -107,15 +110,6 @@ pub(super) fn engine(layered: &Layered, s: &Settings) -> Result<EngineConfig, Co
         .validate()
         .map_err(|error| ConfigError::Invalid(error.to_string()))?;
     Ok(engine)
-}
-
-/// The part of the work, which has an old and a new name.
-fn role(s: &Settings) -> WorkerRole {
-    match (s.is_prefill_worker, s.is_decode_worker, s.disaggregation_mode) {
-        (Some(true), _, _) | (_, _, Some(DisaggregationMode::Prefill)) => WorkerRole::Prefill,
-        (_, Some(true), _) | (_, _, Some(DisaggregationMode::Decode)) => WorkerRole::Decode,
-        (_, _, None | Some(DisaggregationMode::Agg)) => WorkerRole::Aggregated,
-    }
 }
 
 /// The KV pool, which has an old and a new name.
@@ -162,26 +156,6 @@ pub(super) fn check_together(layered: &Layered, s: &Settings) -> Result<(), Conf
         }
         (EngineKind::Vllm | EngineKind::Sglang | EngineKind::Trtllm, _) => {}
     }
-    let prefill = s.is_prefill_worker == Some(true);
-    let decode = s.is_decode_worker == Some(true);
-    if prefill && decode {
-        return Err(refused(
-            layered,
-            "is_prefill_worker",
-            "and --is-decode-worker exclude each other",
-        ));
-    }
-    if let (true, Some(mode)) = (prefill || decode, s.disaggregation_mode) {
-        let same = match mode {
-            DisaggregationMode::Agg => true,
-            DisaggregationMode::Prefill => prefill,
-            DisaggregationMode::Decode => decode,
-        };
-        if !same {
-            let why = "contradicts --is-prefill-worker or --is-decode-worker; give the mode alone";
-            return Err(refused(layered, "disaggregation_mode", why));
-        }
-    }
     let some = |blocks: Option<u32>| blocks.is_some_and(|blocks| blocks > 0);
     for (key, wanted) in [
         ("num_g3_blocks", some(s.num_g3_blocks)),
@@ -195,11 +169,12 @@ pub(super) fn check_together(layered: &Layered, s: &Settings) -> Result<(), Conf
         return Err(refused(layered, "zmq_replay_ports", "requires --zmq-kv-events-ports"));
     }
     for (key, ports) in [
-        ("bootstrap_ports", &s.bootstrap_ports),
         ("zmq_kv_events_ports", &s.zmq_kv_events_ports),
         ("zmq_replay_ports", &s.zmq_replay_ports),
     ] {
-        check_ports(layered, key, ports.as_deref(), s.num_workers.unwrap_or(1))?;
+        if let Some(ports) = ports {
+            disaggregation::port_list(layered, key, ports, s.num_workers.unwrap_or(1))?;
+        }
     }
     if let Some(Reasoning { thinking_ratio, .. }) = s.reasoning
         && !(0.0..=1.0).contains(&thinking_ratio.get())
@@ -207,22 +182,6 @@ pub(super) fn check_together(layered: &Layered, s: &Settings) -> Result<(), Conf
         return Err(refused(layered, "reasoning", "needs a thinking_ratio between 0 and 1"));
     }
     Ok(())
-}
-
-fn check_ports(layered: &Layered, key: &str, ports: Option<&str>, workers: u32) -> Result<(), ConfigError> {
-    let Some(ports) = ports else { return Ok(()) };
-    let listed: Result<Vec<u16>, _> = ports.split(',').map(|port| port.trim().parse::<u16>()).collect();
-    match listed {
-        Ok(listed) if listed.len() == workers as usize => Ok(()),
-        Ok(listed) => {
-            let why = format!(
-                "lists {} ports for {workers} workers; give one port per worker",
-                listed.len()
-            );
-            Err(refused(layered, key, &why))
-        }
-        Err(_) => Err(refused(layered, key, "must be port numbers, comma separated")),
-    }
 }
 
 fn sglang(s: &Settings, defaults: SglangConfig) -> SglangConfig {

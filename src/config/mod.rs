@@ -2,6 +2,7 @@
 
 pub mod choices;
 mod defaults;
+pub mod disaggregation;
 mod engine_args;
 mod engine_document;
 mod environment;
@@ -18,7 +19,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::engine::EngineConfig;
+use crate::engine::{EngineConfig, WorkerRole};
 use crate::model::HubOptions;
 use crate::transport::discovery::{DiscoveryConfig, EndpointName, EtcdOptions, FileOptions, MemStore};
 use crate::transport::event_plane::forward_pass::Detail;
@@ -28,6 +29,7 @@ use crate::transport::request_plane::Codec;
 
 use choices::Finite;
 pub use choices::{DiscoveryBackend, EventPlane, NatsConnections, Ports, RequestPlane, TransferTiming};
+pub use disaggregation::Disaggregation;
 pub use engine_document::EngineDocument;
 use layers::Layered;
 pub use layers::{ConfigFile, Merged, Origin};
@@ -178,6 +180,8 @@ pub struct Group {
     pub request_codec: Codec,
     /// Log every change of a KV cache.
     pub kv_cache_trace: bool,
+    /// Handoffs between prefill and decode workers.
+    pub disaggregation: Disaggregation,
     /// One rank's engine. Fields that depend on the model (`max_model_len` not given, `token_ids`) are settled when the
     /// model is known.
     pub engine: EngineConfig,
@@ -272,6 +276,10 @@ impl Config {
                 )))
             };
             let (a, b) = (&first.engine, &group.engine);
+            if a.role != b.role {
+                let text = |role: WorkerRole| format!("{role:?}").to_lowercase();
+                return differs("disaggregation_mode", text(a.role), text(b.role));
+            }
             if a.block_size != b.block_size {
                 return differs("block_size", a.block_size.to_string(), b.block_size.to_string());
             }

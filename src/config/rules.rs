@@ -109,15 +109,6 @@ const NOT_BUILT_IN: &[(&str, &str)] = &[
     ("gpu_memory_utilization", "the estimate of KV blocks"),
     ("mem_fraction_static", "the estimate of KV blocks"),
     ("free_gpu_memory_fraction", "the estimate of KV blocks"),
-    ("disaggregation_mode", "disaggregation"),
-    ("is_prefill_worker", "disaggregation"),
-    ("is_decode_worker", "disaggregation"),
-    ("bootstrap_ports", "disaggregation"),
-    ("handoff_session_timeout_ms", "disaggregation"),
-    ("kv_transfer_bandwidth", "disaggregation"),
-    ("kv_transfer_timing_mode", "disaggregation"),
-    ("kv_cache_dtype", "disaggregation"),
-    ("kv_bytes_per_token", "disaggregation"),
     ("num_g2_blocks", "the host tier of the KV cache"),
     ("num_g3_blocks", "the disk tier of the KV cache"),
     ("enable_g4_storage", "the storage tier of the KV cache"),
@@ -136,10 +127,7 @@ const NOT_BUILT_IN: &[(&str, &str)] = &[
 /// Values that ask for nothing.
 fn asks_for_nothing(key: &str, value: &Value) -> bool {
     let default = match key {
-        "disaggregation_mode" => Some("agg"),
         "trtllm_capacity_scheduler_policy" => Some("guaranteed_no_evict"),
-        "kv_cache_dtype" => Some("auto"),
-        "kv_transfer_timing_mode" => Some("full_prompt"),
         _ => None,
     };
     let zero = key.starts_with("num_g") && value.as_u64() == Some(0);
@@ -164,14 +152,6 @@ pub(super) fn check_ranges(layered: &Layered) -> Result<(), ConfigError> {
 /// Settings of a worker's sockets, of its place in a deployment and of what clients see: an engine alone, as `replay` and
 /// comparisons with the peer run it, is the same whatever they say.
 const NOT_OF_THE_ENGINE: &[&str] = &[
-    "disaggregation_mode",
-    "is_prefill_worker",
-    "is_decode_worker",
-    "bootstrap_ports",
-    "handoff_session_timeout_ms",
-    "kv_transfer_bandwidth",
-    "kv_transfer_timing_mode",
-    "kv_bytes_per_token",
     "zmq_kv_events_ports",
     "zmq_replay_ports",
     "reasoning",

@@ -313,11 +313,11 @@ pub struct Settings {
     #[arg(long, num_args = 0, default_missing_value = "true", hide = true)]
     pub is_decode_worker: Option<bool>,
 
-    /// Ports of the prefill workers' rendezvous, one per worker, comma separated.
+    /// Ports of the prefill workers' rendezvous, one per worker, comma separated; 0: any free one.
     #[arg(long, value_name = "PORTS")]
     pub bootstrap_ports: Option<String>,
 
-    /// Longest handoff between two workers, ms [default: 300000].
+    /// Longest handoff between two workers, ms, the modelled transfer not counted.
     #[arg(long, value_name = "MS")]
     pub handoff_session_timeout_ms: Option<u64>,
 

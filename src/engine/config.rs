@@ -299,6 +299,11 @@ impl Default for EngineConfig {
 }
 
 impl EngineConfig {
+    /// Whether others hear of this rank's cache: decode workers keep theirs to themselves.
+    pub fn publishes_kv_events(&self) -> bool {
+        self.enable_prefix_caching && self.role != WorkerRole::Decode
+    }
+
     /// Checks what no engine can work with.
     ///
     /// # Errors

@@ -38,42 +38,39 @@ pub struct CardOptions {
 }
 
 /// Part of a worker in the fleet.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Role {
     /// Prefill and decode.
     #[default]
     Aggregated,
-    /// Prefill alone; needs decode workers.
-    Prefill {
-        /// Host and port of the rendezvous, when there is one.
-        rendezvous: Option<(String, u16)>,
-    },
+    /// Prefill alone; needs decode workers. [`with_rendezvous`] adds where they meet.
+    Prefill,
     /// Decode alone; needs prefill workers.
     Decode,
 }
 
 impl Role {
     /// `worker_type` of the card.
-    pub fn worker_type(&self) -> &'static str {
+    pub fn worker_type(self) -> &'static str {
         match self {
             Self::Aggregated => "aggregated",
-            Self::Prefill { .. } => "prefill",
+            Self::Prefill => "prefill",
             Self::Decode => "decode",
         }
     }
 
     /// `model_type` of the card: what clients may ask the worker for.
-    pub fn model_type(&self) -> &'static str {
+    pub fn model_type(self) -> &'static str {
         match self {
             Self::Aggregated | Self::Decode => "Chat | Completions",
-            Self::Prefill { .. } => "",
+            Self::Prefill => "",
         }
     }
 
-    fn needs(&self) -> &'static [&'static [&'static str]] {
+    fn needs(self) -> &'static [&'static [&'static str]] {
         match self {
             Self::Aggregated => &[],
-            Self::Prefill { .. } => &[&["decode"]],
+            Self::Prefill => &[&["decode"]],
             Self::Decode => &[&["prefill"]],
         }
     }
@@ -136,13 +133,17 @@ pub fn render(model: &Model, options: &CardOptions) -> Result<Arc<str>, EmptyNam
     if let Some(length) = model.info.context_length {
         card["architectural_max_context_length"] = json!(length);
     }
-    if let Role::Prefill {
-        rendezvous: Some((host, port)),
-    } = &options.role
-    {
-        card["runtime_config"]["disaggregated_endpoint"] = json!({ "bootstrap_host": host, "bootstrap_port": port });
-    }
     Ok(card.to_string().into())
+}
+
+/// The card of one prefill worker: that of its group, and where decode workers meet it.
+///
+/// # Errors
+/// When `card` is no card.
+pub fn with_rendezvous(card: &str, host: &str, port: u16) -> Result<String, serde_json::Error> {
+    let mut card: serde_json::Value = serde_json::from_str(card)?;
+    card["runtime_config"]["disaggregated_endpoint"] = json!({ "bootstrap_host": host, "bootstrap_port": port });
+    Ok(card.to_string())
 }
 
 /// Name as a key: ASCII lower case, everything but `[a-z0-9_-]` as `_`, no `_` in front.

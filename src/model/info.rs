@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use super::ModelError;
 use super::files::Contents;
+use super::kv_size::KvShape;
 use crate::types::Token;
 
 /// Limits and token ids of a model.
@@ -24,6 +25,8 @@ pub struct ModelInfo {
     pub special_token_ids: Vec<Token>,
     /// `lo..hi`: ids that are ordinary text, to draw generated tokens from.
     pub generated_ids: (Token, Token),
+    /// Shape of the KV cache; `None`: the config does not say enough.
+    pub kv_shape: Option<KvShape>,
 }
 
 /// The range that the peer's emulator draws from (Dynamo 1.6.1 `dynamo.mocker`); used where the vocabulary has it.
@@ -59,21 +62,28 @@ impl ModelInfo {
             eos_token_ids: eos_ids(contents, &config).into_iter().collect(),
             special_token_ids: special.into_iter().collect(),
             generated_ids,
+            kv_shape: KvShape::read(&config),
         })
     }
 }
 
 /// A config whose text part may be nested, as in multimodal models.
-struct TextConfig<'a>(&'a Map<String, Value>);
+pub(super) struct TextConfig<'a>(pub(super) &'a Map<String, Value>);
 
 impl TextConfig<'_> {
-    fn get(&self, key: &str) -> Option<&Value> {
-        let nested = ["text_config", "llm_config", "language_config"];
+    pub(super) fn get(&self, key: &str) -> Option<&Value> {
+        let nested = [
+            "text_config",
+            "llm_config",
+            "language_config",
+            "decoder",
+            "thinker_config",
+        ];
         let nested = nested.iter().find_map(|part| self.0.get(*part)?.get(key));
         self.0.get(key).filter(|value| !value.is_null()).or(nested)
     }
 
-    fn number(&self, key: &str) -> Option<u32> {
+    pub(super) fn number(&self, key: &str) -> Option<u32> {
         self.get(key)
             .and_then(Value::as_u64)
             .and_then(|value| u32::try_from(value).ok())

@@ -10,6 +10,7 @@ pub mod detokenize;
 mod files;
 mod hub;
 mod info;
+mod kv_size;
 mod options;
 mod progress;
 mod spec;
@@ -22,6 +23,7 @@ use std::path::{Path, PathBuf};
 
 pub use files::{ChatTemplateFile, CheckedFile, ModelFiles};
 pub use info::ModelInfo;
+pub use kv_size::{CACHE_DTYPES, KvShape, KvSizeRule};
 pub use options::{DEFAULT_ENDPOINT, HubOptions};
 pub use spec::{HubId, ModelSpec};
 

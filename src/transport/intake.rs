@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::rendezvous::Meeting;
 use crate::types::{DpRank, EngineRequest, FinishReason, RequestId, Token};
 
 /// One request on its way to a rank.
@@ -14,6 +15,8 @@ pub struct Submission {
     pub request: EngineRequest,
     /// Rank asked for by the client; `None`: the worker chooses.
     pub dp_rank: Option<DpRank>,
+    /// Where the other leg of a disaggregated request is met; `None`: nowhere.
+    pub meeting: Option<Box<Meeting>>,
     /// Where the answer goes.
     pub sink: Arc<dyn TokenSink>,
 }

@@ -5,4 +5,5 @@ pub mod event_plane;
 pub mod http;
 pub mod intake;
 pub mod nats;
+pub mod rendezvous;
 pub mod request_plane;

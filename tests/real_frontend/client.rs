@@ -1,6 +1,7 @@
 //! An HTTP client as users have it: JSON answers and server-sent events.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -160,6 +161,19 @@ impl Client {
             lines: BufReader::new(answer.into_body().into_reader()),
             ended: false,
         }
+    }
+
+    /// Sends a request and closes the connection without reading when `until` returns.
+    pub(crate) fn abandon(&self, path: &str, body: &Value, until: impl FnOnce()) {
+        let address = self.base.trim_start_matches("http://");
+        let body = body.to_string();
+        let mut socket = TcpStream::connect(address).expect("the frontend listens");
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        socket.write_all(request.as_bytes()).expect("the frontend reads");
+        until();
     }
 
     #[track_caller]

@@ -14,6 +14,7 @@ mod stack;
 mod wait;
 
 mod answers;
+mod disaggregation;
 mod discovery;
 mod faults;
 mod planes;

@@ -9,7 +9,7 @@ use super::super::kv_trace::KvTrace;
 use super::super::liveness::{Child, Liveness};
 use super::super::metrics_reporter::{ForwardPasses, MetricsReporter};
 use super::super::native_stream::{NativeParts, NativeStream};
-use super::super::rank::{Connect, ConnectNative, Rank, RankParts};
+use super::super::rank::{Connect, ConnectNative, ConnectRendezvous, Rank, RankParts};
 use super::super::recovery::RecoveryEndpoint;
 use super::super::supervision::Restarts;
 use super::{StartError, Worker};
@@ -66,6 +66,7 @@ impl Worker {
                 "this engine cannot tell the tokens of its blocks; drop --zmq-kv-events-ports".to_owned(),
             ));
         }
+        let handoffs = self.handoff_parts();
         let slot = &mut self.ranks[index];
         slot.rank_incarnation += 1;
         let actor = Rank::new(RankParts {
@@ -80,6 +81,7 @@ impl Worker {
             }),
             metrics: Arc::clone(&self.entry.metrics[index]),
             native,
+            handoffs,
             forward_passes: self.plan.group.forward_passes,
             liveness: Liveness::new(ctx.address().recipient(), child, slot.rank_incarnation),
         })
@@ -91,6 +93,9 @@ impl Worker {
             publisher: slot.publisher.clone(),
             reporter: self.reporter.actor.clone(),
         });
+        if let Some(rendezvous) = &self.rendezvous.actor {
+            actor.do_send(ConnectRendezvous(rendezvous.clone()));
+        }
         slot.actor = Some(actor.clone());
         self.gate.set_rank(slot.rank.0, Some(actor));
         Ok(())

@@ -45,6 +45,7 @@ impl Worker {
                 self.replace_records(&old, self.metrics_records());
             }
             Child::Lease => self.start_registrar(ctx),
+            Child::Rendezvous => self.start_rendezvous(ctx),
             Child::Worker(_) => {}
         }
     }
@@ -126,6 +127,12 @@ impl Handler<Died> for Worker {
                 }
                 (self.lease_incarnation, &mut self.lease_restarts)
             }
+            Child::Rendezvous => {
+                if incarnation == self.rendezvous.incarnation {
+                    self.lose_rendezvous();
+                }
+                (self.rendezvous.incarnation, &mut self.rendezvous.restarts)
+            }
             Child::Worker(_) => return,
         };
         if incarnation != current || self.leaving {
@@ -161,6 +168,7 @@ impl Handler<KillChild> for Worker {
                 .map(|a| a.do_send(Die(death))),
             Child::Metrics => self.reporter.actor.as_ref().map(|a| a.do_send(Die(death))),
             Child::Lease => self.registrar.as_ref().map(|a| a.do_send(Die(death))),
+            Child::Rendezvous => self.rendezvous.actor.as_ref().map(|a| a.do_send(Die(death))),
             Child::Worker(_) => None,
         };
         sent.ok_or(NoSuchChild)

@@ -100,6 +100,9 @@ impl Drop for Worker {
         if let Some(reporter) = &self.reporter.actor {
             reporter.do_send(Die(Death::Crash));
         }
+        if let Some(rendezvous) = &self.rendezvous.actor {
+            rendezvous.do_send(Die(Death::Crash));
+        }
         if let Some(registrar) = &self.registrar {
             registrar.do_send(Die(Death::Crash));
         }

@@ -19,11 +19,12 @@ impl Worker {
             plan: &self.plan,
             instance: self.instance,
             requests: &self.sockets.requests,
+            card: self.card.as_deref().unwrap_or(&self.plan.group.card),
         }
     }
 
     pub(super) fn publishes_events(&self) -> bool {
-        self.plan.group.engine.enable_prefix_caching
+        self.plan.group.engine.publishes_kv_events()
     }
 
     pub(super) fn kv_records(&self, slot: &RankSlot) -> Vec<Record> {

@@ -9,15 +9,18 @@ mod children;
 mod deaths;
 mod departure;
 mod listing;
+mod meeting_place;
 mod start_error;
 
 use std::sync::Arc;
 
 use actix::prelude::*;
+use serde_json::value::RawValue;
 
 use self::children::{RankSlot, ReporterSlot};
 pub(super) use self::deaths::{KillChild, NoSuchChild};
 pub(super) use self::departure::Drain;
+use self::meeting_place::RendezvousSlot;
 pub use self::start_error::StartError;
 use super::death::Die;
 use super::fleet::Fleet;
@@ -30,6 +33,7 @@ use super::registrar::Registrar;
 use super::registry::{WorkerEntry, WorkerState};
 use super::sockets::Sockets;
 use super::supervision::Restarts;
+use crate::engine::WorkerRole;
 use crate::transport::intake::Intake;
 use crate::transport::request_plane::call_home::generate::GenerateEndpoint;
 use crate::transport::request_plane::plane::Ready;
@@ -49,6 +53,9 @@ pub struct Worker {
     unreachable: Vec<Ready>,
     ranks: Vec<RankSlot>,
     reporter: ReporterSlot,
+    rendezvous: RendezvousSlot,
+    /// The card, where it differs from the group's.
+    card: Option<Box<RawValue>>,
     registrar: Option<Addr<Registrar>>,
     lease_restarts: Restarts,
     lease_incarnation: u32,
@@ -80,6 +87,17 @@ impl Worker {
     ) -> Result<Self, StartError> {
         let gate = Arc::new(Gate::default());
         let sockets = Sockets::open(&plan, &shared, &gate, &entry)?;
+        let card = sockets.rendezvous.as_ref().map(|(_, server)| {
+            let port = server.address().port();
+            Self::own_card(&plan.group.card, shared.tcp_advertise, port).map_err(|error| StartError::Engine {
+                path: ActorPath {
+                    worker: plan.id,
+                    child: None,
+                },
+                reason: format!("the model card is no JSON object: {error}"),
+            })
+        });
+        let card = card.transpose()?;
         let ranks = (0..plan.group.data_parallel_size)
             .map(|rank| RankSlot::new(DpRank(rank)))
             .collect();
@@ -96,6 +114,8 @@ impl Worker {
             unreachable: Vec::new(),
             ranks,
             reporter: ReporterSlot::new(),
+            rendezvous: RendezvousSlot::default(),
+            card,
             registrar: None,
             lease_restarts: Restarts::default(),
             lease_incarnation: 0,
@@ -123,6 +143,7 @@ impl Actor for Worker {
         self.entry.set_state(WorkerState::Starting);
         let starts_at = self.shared.clock.now() + self.plan.group.startup_time;
         self.start_reporter(ctx);
+        self.start_rendezvous(ctx);
         for index in 0..self.ranks.len() {
             if self.publishes_events() {
                 self.start_publisher(index, &[], ctx);
@@ -133,12 +154,15 @@ impl Actor for Worker {
                 return self.give_up(ctx);
             }
         }
-        let generate = GenerateEndpoint::new(
+        let mut generate = GenerateEndpoint::new(
             Arc::clone(&self.gate) as Arc<dyn Intake>,
             Arc::clone(&self.entry.streams),
             self.shared.max_open_requests,
             self.shared.answer_limits,
         );
+        if self.plan.group.engine.role == WorkerRole::Prefill {
+            generate = generate.of_prefill(serde_json::json!({"prefill_worker": self.plan.id.to_string()}));
+        }
         let name = &self.plan.group.endpoint;
         let ready = self.sockets.requests.serve(name, self.instance, Arc::new(generate));
         self.unreachable.push(ready);

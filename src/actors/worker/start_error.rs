@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use super::super::path::ActorPath;
 use crate::transport::http::FaceError;
+use crate::transport::rendezvous;
 use crate::transport::request_plane::tcp::server::BindError;
 
 /// A worker that cannot be built.
@@ -41,6 +42,14 @@ pub enum StartError {
         path: ActorPath,
         /// Why not.
         source: BindError,
+    },
+    /// No rendezvous port.
+    #[error("{path}: {source}")]
+    Rendezvous {
+        /// Which worker.
+        path: ActorPath,
+        /// Why not.
+        source: rendezvous::server::BindError,
     },
     /// No HTTP port.
     #[error("{path}: {source}")]

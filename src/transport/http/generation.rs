@@ -151,6 +151,7 @@ impl Generation {
             intake.submit(Submission {
                 request,
                 dp_rank,
+                meeting: None,
                 sink: mailbox.sink(choice),
             })?;
             generation.running.ids[choice] = Some(id);

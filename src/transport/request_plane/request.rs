@@ -8,9 +8,11 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, SeqAccess, Visitor};
-use xxhash_rust::xxh3::xxh3_64;
+use uuid::Uuid;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use super::Codec;
+use crate::transport::rendezvous::{Identity, Meeting};
 use crate::types::{DpRank, EngineRequest, HashSalt, RequestId, StopRule, Token};
 
 /// A request that cannot be read.
@@ -36,6 +38,23 @@ pub struct PreprocessedRequest {
     /// Router's choices and hints.
     #[serde(default)]
     pub routing: Option<Routing>,
+    /// Where the legs of a disaggregated request meet.
+    #[serde(default)]
+    pub bootstrap_info: Option<BootstrapInfo>,
+}
+
+/// `bootstrap_info` on the wire.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct BootstrapInfo {
+    /// Host of the prefill worker.
+    pub bootstrap_host: String,
+    /// Its rendezvous port.
+    pub bootstrap_port: u16,
+    /// Room of the router's making.
+    pub bootstrap_room: u64,
+    /// What both sides are paired by: 16 bytes in MessagePack, a hyphenated text in JSON.
+    #[serde(default, deserialize_with = "handoff_id")]
+    pub handoff_id: Option<Uuid>,
 }
 
 /// `stop_conditions` on the wire.
@@ -87,6 +106,29 @@ impl PreprocessedRequest {
         codec.decode(body).map_err(RequestError)
     }
 
+    /// Where the other leg is met. `client_id` is the request's id; one that is no UUID stands for one by its digest.
+    ///
+    /// # Errors
+    /// [`RequestError`] when the router gave no handoff id.
+    pub fn meeting(&self, client_id: &str) -> Result<Option<Box<Meeting>>, RequestError> {
+        let Some(info) = &self.bootstrap_info else {
+            return Ok(None);
+        };
+        let handoff_id = info
+            .handoff_id
+            .ok_or_else(|| RequestError("bootstrap_info has no handoff_id; both legs need the same one".to_owned()))?;
+        let digest = || Uuid::from_u128(xxh3_128(client_id.as_bytes()));
+        Ok(Some(Box::new(Meeting {
+            host: info.bootstrap_host.clone(),
+            port: info.bootstrap_port,
+            identity: Identity {
+                handoff_id,
+                bootstrap_room: info.bootstrap_room,
+                request_id: client_id.parse().unwrap_or_else(|_| digest()),
+            },
+        })))
+    }
+
     /// The engine's view of it, and the rank that the router chose. `client_id` seeds the generated tokens, so that a
     /// request that migrates goes on with the same stream.
     pub fn into_engine_request(self, id: RequestId, client_id: &str) -> (EngineRequest, Option<DpRank>) {
@@ -122,6 +164,40 @@ impl PreprocessedRequest {
         };
         (request, routing.dp_rank.map(DpRank))
     }
+}
+
+fn handoff_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Uuid>, D::Error> {
+    struct Id;
+
+    impl<'de> Visitor<'de> for Id {
+        type Value = Option<Uuid>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a UUID as 16 bytes or as text")
+        }
+
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+
+        fn visit_none<E>(self) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+
+        fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+            deserializer.deserialize_any(self)
+        }
+
+        fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Self::Value, E> {
+            text.parse().map(Some).map_err(E::custom)
+        }
+
+        fn visit_bytes<E: serde::de::Error>(self, bytes: &[u8]) -> Result<Self::Value, E> {
+            Uuid::from_slice(bytes).map(Some).map_err(E::custom)
+        }
+    }
+
+    deserializer.deserialize_any(Id)
 }
 
 /// Room reserved up front for a list of ids, whatever length the sender announces.

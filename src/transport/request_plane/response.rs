@@ -66,6 +66,15 @@ pub fn write_token(out: &mut Vec<u8>, codec: Codec, token: Token, finish: Option
     write_output(out, codec, Some(token), finish, usage);
 }
 
+/// The token of a prefill worker, with what the frontend copies to the decode leg.
+pub fn write_prefilled(out: &mut Vec<u8>, codec: Codec, token: Token, params: &serde_json::Value) {
+    let item = serde_json::json!({
+        "data": {"data": {"token_ids": [token], "disaggregated_params": params}},
+        "complete_final": false,
+    });
+    write_item(out, codec, &item);
+}
+
 /// An item without a token that ends the answer.
 pub fn write_finish(out: &mut Vec<u8>, codec: Codec, finish: FinishReason, usage: Usage) {
     write_output(out, codec, None, Some(finish), Some(usage));

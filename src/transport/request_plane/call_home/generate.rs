@@ -30,6 +30,7 @@ pub struct GenerateEndpoint {
     counts: Arc<StreamCounts>,
     max_open: u32,
     limits: AnswerLimits,
+    disaggregated_params: Option<Arc<serde_json::Value>>,
 }
 
 impl GenerateEndpoint {
@@ -40,7 +41,15 @@ impl GenerateEndpoint {
             counts,
             max_open,
             limits,
+            disaggregated_params: None,
         }
+    }
+
+    /// The endpoint of a prefill worker: what its answers carry for the decode legs.
+    #[must_use]
+    pub fn of_prefill(mut self, disaggregated_params: serde_json::Value) -> Self {
+        self.disaggregated_params = Some(Arc::new(disaggregated_params));
+        self
     }
 
     async fn run(self: Arc<Self>, call: Call, open: OpenStream) {
@@ -72,16 +81,20 @@ impl GenerateEndpoint {
             &control.subject,
             control.codec,
             prompt_tokens,
+            self.disaggregated_params.clone(),
             &self.limits,
         );
         let id = next_request_id();
         let submitted = decoded
             .map_err(|error| Refusal::Invalid(error.to_string()))
             .and_then(|request| {
+                let meeting = request.meeting(&control.id);
+                let meeting = meeting.map_err(|error| Refusal::Invalid(error.to_string()))?;
                 let (request, dp_rank) = request.into_engine_request(id, &control.id);
                 self.intake.submit(Submission {
                     request,
                     dp_rank,
+                    meeting,
                     sink: Arc::clone(&sink) as Arc<dyn TokenSink>,
                 })
             });

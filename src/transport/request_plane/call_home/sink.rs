@@ -48,6 +48,8 @@ pub struct SocketSink {
     stream: Arc<TcpStream>,
     codec: Codec,
     prompt_tokens: u32,
+    /// Of a prefill worker: what its token carries for the decode leg.
+    disaggregated_params: Option<Arc<serde_json::Value>>,
     max_pending_bytes: usize,
     out: Mutex<Out>,
     wake: Notify,
@@ -60,6 +62,7 @@ impl SocketSink {
         subject: &str,
         codec: Codec,
         prompt_tokens: u32,
+        disaggregated_params: Option<Arc<serde_json::Value>>,
         limits: &AnswerLimits,
     ) -> Arc<Self> {
         let mut buffer = Vec::with_capacity(512);
@@ -77,6 +80,7 @@ impl SocketSink {
             stream,
             codec,
             prompt_tokens,
+            disaggregated_params,
             max_pending_bytes,
             out: Mutex::new(out),
             wake: Notify::new(),
@@ -172,7 +176,15 @@ impl TokenSink for SocketSink {
         }
         out.completion_tokens += 1;
         let usage = finish.map(|_| self.usage(&out));
-        response::write_token(&mut out.buffer, self.codec, token, finish, usage);
+        match &self.disaggregated_params {
+            None => response::write_token(&mut out.buffer, self.codec, token, finish, usage),
+            Some(params) => {
+                response::write_prefilled(&mut out.buffer, self.codec, token, params);
+                if let (Some(finish), Some(usage)) = (finish, usage) {
+                    response::write_finish(&mut out.buffer, self.codec, finish, usage);
+                }
+            }
+        }
         if finish.is_some() {
             self.end(&mut out);
         }

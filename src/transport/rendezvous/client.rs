@@ -1,0 +1,55 @@
+//! The decode side: dial the prefill worker and register.
+
+use tokio_util::sync::CancellationToken;
+
+use tokio::net::TcpStream;
+
+use super::link::{Framed, Link, LinkError};
+use super::wire::{self, Envelope, Message, Register};
+use super::{Meeting, RendezvousLimits};
+
+/// Dials, says who we are and waits until the prefill worker knows us. The connection lives on the current runtime.
+///
+/// # Errors
+/// [`LinkError`] of the step that failed.
+pub async fn join(meeting: &Meeting, register: Register, limits: RendezvousLimits) -> Result<Link, LinkError> {
+    // Routers put IPv6 literals in brackets.
+    let host = meeting.host.trim_start_matches('[').trim_end_matches(']');
+    let dial = TcpStream::connect((host, meeting.port));
+    let stream = match tokio::time::timeout(limits.patience, dial).await {
+        Ok(stream) => stream?,
+        Err(_) => return Err(LinkError::Slow(limits.patience)),
+    };
+    let mut framed = Framed::new(stream, limits.patience)?;
+    let identity = meeting.identity;
+    let mut opening = wire::HEADER.to_vec();
+    wire::encode(
+        &mut opening,
+        &Envelope {
+            identity,
+            message: Message::Register(register),
+        },
+    );
+    framed.write(&opening).await?;
+    let answer = framed.frame().await?;
+    if answer.identity != identity {
+        return Err(LinkError::Identity);
+    }
+    match answer.message {
+        Message::Registered => {}
+        Message::Overloaded => {
+            return Err(LinkError::Refused(
+                "the prefill worker has too many handoffs already".to_owned(),
+            ));
+        }
+        Message::Abort { message } | Message::ProtocolError { message } => return Err(LinkError::Refused(message)),
+        Message::Register(_) | Message::Fact(_) | Message::Action(_) | Message::ActionAck(_) | Message::Complete => {
+            return Err(LinkError::Refused(
+                "the prefill worker did not answer the registration".to_owned(),
+            ));
+        }
+    }
+    let (link, task) = framed.link(identity, CancellationToken::new());
+    tokio::spawn(task);
+    Ok(link)
+}

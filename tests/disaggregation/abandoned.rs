@@ -1,0 +1,141 @@
+//! Clients that go away, in every phase: what they held is free again, on both sides.
+
+use crate::caller::Answer;
+use crate::legs::{Handoff, INSTANT, Pair, SLOW, end, error_of, prompt};
+
+/// Ends an answer from the client's side.
+fn leave(mut answer: Answer, how: &str) {
+    if how != "close" {
+        answer.say(how);
+    }
+    drop(answer);
+}
+
+#[test]
+fn a_decode_client_that_leaves_before_the_prefill_comes_leaves_nothing() {
+    for how in ["kill", "stop", "close"] {
+        let pair = Pair::start(SLOW);
+        let handoff = Handoff::new();
+        let decode = pair.decode(&handoff, &prompt(1, 30), 5);
+        pair.until_rooms((1, 1));
+        leave(decode, how);
+        pair.scene.until_nothing_is_left();
+        // The prompt that comes late is not computed for nobody.
+        let outcome = pair.prefill(&handoff, &prompt(1, 30)).finish().unwrap();
+        assert!(error_of(&outcome).contains("handoff is over"), "{outcome:?}");
+        pair.scene.until_nothing_is_left();
+    }
+}
+
+#[test]
+fn a_prefill_client_that_leaves_before_the_decode_comes_leaves_nothing() {
+    for how in ["kill", "stop", "close"] {
+        let pair = Pair::start(SLOW);
+        let handoff = Handoff::new();
+        let prefill = pair.prefill(&handoff, &prompt(1, 30));
+        pair.until_rooms((1, 0));
+        leave(prefill, how);
+        pair.scene.until_nothing_is_left();
+        let outcome = pair.decode(&handoff, &prompt(1, 30), 5).finish().unwrap();
+        assert!(error_of(&outcome).contains("handoff is over"), "{outcome:?}");
+        pair.scene.until_nothing_is_left();
+    }
+}
+
+#[test]
+fn a_decode_client_that_leaves_during_the_transfer_frees_both_sides() {
+    for how in ["kill", "close"] {
+        let pair = Pair::start(SLOW);
+        let handoff = Handoff::new();
+        let decode = pair.decode(&handoff, &prompt(1, 30), 5);
+        let prefill = pair.prefill(&handoff, &prompt(1, 30));
+        pair.until_transferring();
+        let blocks = |worker| pair.scene.worker(worker).ranks[0].load.active_blocks;
+        assert_eq!((blocks(0), blocks(1)), (8, 8), "kept here, set aside there");
+        leave(decode, how);
+        let outcome = end(prefill);
+        assert!(error_of(&outcome).contains("the client is gone"), "{outcome:?}");
+        pair.scene.until_nothing_is_left();
+    }
+}
+
+#[test]
+fn a_prefill_client_that_leaves_during_the_transfer_frees_both_sides() {
+    for how in ["kill", "close"] {
+        let pair = Pair::start(SLOW);
+        let handoff = Handoff::new();
+        let decode = pair.decode(&handoff, &prompt(1, 30), 5);
+        let prefill = pair.prefill(&handoff, &prompt(1, 30));
+        pair.until_transferring();
+        leave(prefill, how);
+        let outcome = end(decode);
+        let error = error_of(&outcome);
+        assert!(error.contains("destination handoff ended before completion"), "{error}");
+        pair.scene.until_nothing_is_left();
+    }
+}
+
+#[test]
+fn a_client_that_leaves_during_the_prefill_frees_both_sides() {
+    // A prompt that is being computed for a minute.
+    let timing = "speedup_ratio = 1.0\ntiming_model = {type = \"fixed\", prefill_ms = 60000.0, decode_ms = 1.0}";
+    for decode_leaves in [true, false] {
+        let pair = Pair::groups(
+            INSTANT,
+            &format!("num_workers = 1\nbootstrap_ports = \"0\"\n{timing}"),
+            "num_workers = 1",
+        );
+        let handoff = Handoff::new();
+        let decode = pair.decode(&handoff, &prompt(1, 30), 5);
+        let prefill = pair.prefill(&handoff, &prompt(1, 30));
+        pair.scene.until("a running prefill", |scene| {
+            scene.worker(0).ranks[0].load.active_blocks > 0
+        });
+        let (gone, left) = if decode_leaves {
+            (decode, prefill)
+        } else {
+            (prefill, decode)
+        };
+        leave(gone, "kill");
+        error_of(&end(left));
+        pair.scene.until_nothing_is_left();
+    }
+}
+
+#[test]
+fn a_client_that_leaves_while_decoding_is_like_any_other() {
+    let timing = "speedup_ratio = 1.0\ntiming_model = {type = \"fixed\", prefill_ms = 1.0, decode_ms = 5.0}";
+    let pair = Pair::groups(
+        INSTANT,
+        "num_workers = 1\nbootstrap_ports = \"0\"",
+        &format!("num_workers = 1\n{timing}"),
+    );
+    let handoff = Handoff::new();
+    let mut decode = pair.decode(&handoff, &prompt(1, 30), 10_000);
+    let prefill = pair.prefill(&handoff, &prompt(1, 30));
+    assert!(end(prefill).complete);
+    decode.read_tokens(3);
+    leave(decode, "kill");
+    pair.scene.until_nothing_is_left();
+    assert_eq!(
+        pair.scene.worker(1).handoffs.completed_total,
+        1,
+        "the handoff itself went well"
+    );
+}
+
+#[test]
+fn whoever_waits_alone_waits_for_no_longer_than_a_handoff_may_take() {
+    let pair = Pair::start(&format!("{INSTANT}\nhandoff_session_timeout_ms = 200"));
+    let lonely = pair.prefill(&Handoff::new(), &prompt(1, 30)).finish().unwrap();
+    assert!(
+        error_of(&lonely).contains("handoff participant rendezvous timed out"),
+        "{lonely:?}"
+    );
+    let lonely = pair.decode(&Handoff::new(), &prompt(1, 30), 5).finish().unwrap();
+    assert!(
+        error_of(&lonely).contains("handoff participant rendezvous timed out"),
+        "{lonely:?}"
+    );
+    pair.scene.until_nothing_is_left();
+}

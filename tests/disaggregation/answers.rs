@@ -1,0 +1,92 @@
+//! Requests through both pools that nothing happens to.
+
+use crate::legs::{Handoff, INSTANT, Pair, end, prompt};
+
+#[test]
+fn a_handoff_brings_every_token_from_the_decode_worker() {
+    let pair = Pair::start(INSTANT);
+    let (prefill, decode) = pair.serve(&prompt(1, 30), 6);
+    assert_eq!(
+        (prefill.tokens.len(), prefill.finish.as_deref(), prefill.complete),
+        (1, Some("length"), true)
+    );
+    assert_eq!(
+        (decode.tokens.len(), decode.finish.as_deref(), decode.complete),
+        (6, Some("length"), true)
+    );
+    assert_eq!(prefill.tokens[0], decode.tokens[0]);
+    pair.scene.until_nothing_is_left();
+    for worker in 0..2 {
+        let handoffs = pair.scene.worker(worker).handoffs;
+        assert_eq!((handoffs.completed_total, handoffs.failed_total), (1, 0), "w{worker}");
+    }
+}
+
+#[test]
+fn either_side_may_come_first() {
+    let pair = Pair::start(INSTANT);
+    let tokens = prompt(1, 30);
+    let handoff = Handoff::new();
+    let decode = pair.decode(&handoff, &tokens, 4);
+    pair.until_rooms((1, 1));
+    let prefill = pair.prefill(&handoff, &tokens);
+    assert!(end(prefill).complete && end(decode).complete);
+    let handoff = Handoff::new();
+    let prefill = pair.prefill(&handoff, &tokens);
+    pair.until_rooms((1, 0));
+    assert_eq!(
+        pair.scene.worker(0).ranks[0].load.running,
+        0,
+        "computed only when somebody wants it"
+    );
+    let decode = pair.decode(&handoff, &tokens, 4);
+    assert!(end(prefill).complete && end(decode).complete);
+    pair.scene.until_nothing_is_left();
+}
+
+#[test]
+fn transfers_take_the_modelled_time_and_then_everything_is_free() {
+    // 10 ms for a prompt of ten tokens.
+    let pair = Pair::start("kv_bytes_per_token = 1000000\nkv_transfer_bandwidth = 1.0");
+    let (prefill, decode) = pair.serve(&prompt(1, 10), 3);
+    assert_eq!((prefill.error, decode.error), (None, None));
+    assert_eq!(decode.tokens.len(), 3);
+    pair.scene.until_nothing_is_left();
+}
+
+#[test]
+fn many_handoffs_at_once_all_complete() {
+    const REQUESTS: u32 = 100;
+    let pair = Pair::start("kv_bytes_per_token = 100000\nkv_transfer_bandwidth = 1.0");
+    let legs: Vec<_> = (0..REQUESTS)
+        .map(|topic| {
+            let (handoff, tokens) = (Handoff::new(), prompt(topic, 20));
+            (pair.decode(&handoff, &tokens, 5), pair.prefill(&handoff, &tokens))
+        })
+        .collect();
+    for (decode, prefill) in legs {
+        assert!(end(prefill).complete);
+        let outcome = end(decode);
+        assert_eq!((outcome.tokens.len(), outcome.error), (5, None));
+    }
+    pair.scene.until_nothing_is_left();
+    assert_eq!(pair.scene.worker(1).handoffs.completed_total, u64::from(REQUESTS));
+}
+
+#[test]
+fn ranks_of_one_worker_share_its_rendezvous() {
+    let pair = Pair::start(&format!("{INSTANT}\ndata_parallel_size = 2"));
+    for topic in 0..4 {
+        let (prefill, decode) = pair.serve(&prompt(topic, 12), 2);
+        assert_eq!((prefill.error, decode.error), (None, None));
+    }
+    let requests: Vec<u64> = pair
+        .scene
+        .worker(0)
+        .ranks
+        .iter()
+        .map(|rank| rank.requests_total)
+        .collect();
+    assert_eq!(requests, [2, 2]);
+    pair.scene.until_nothing_is_left();
+}

@@ -1,0 +1,127 @@
+//! What each role registers, and its part without a rendezvous.
+
+use serde_json::{Value, json};
+
+use crate::caller::{call, chat};
+use crate::legs::{INSTANT, Pair, SLOW, end, prompt};
+use crate::scene::Scene;
+
+fn card<'a>(cards: &'a [Value], worker_type: &str) -> &'a Value {
+    let cards = cards.iter().map(|record| &record["card_json"]);
+    let mut of_type = cards.filter(|card| card["worker_type"] == worker_type);
+    of_type.next().unwrap()
+}
+
+#[test]
+fn groups_of_one_fleet_have_both_roles_with_their_endpoints_and_cards() {
+    let pair = Pair::groups(INSTANT, "num_workers = 2\nbootstrap_ports = \"0,0\"", "num_workers = 3");
+    let cards = pair.scene.records("v1/mdc");
+    let components = |component: &str| cards.iter().filter(|card| card["component"] == component).count();
+    assert_eq!((components("prefill"), components("backend")), (2, 3));
+    let (prefill, decode) = (card(&cards, "prefill"), card(&cards, "decode"));
+    assert_eq!(
+        (&prefill["model_type"], &prefill["needs"]),
+        (&json!(""), &json!([["decode"]]))
+    );
+    assert_eq!(
+        (&decode["model_type"], &decode["needs"]),
+        (&json!("Chat | Completions"), &json!([["prefill"]]))
+    );
+    for (card, publishes) in [(prefill, true), (decode, false)] {
+        assert_eq!(card["runtime_config"]["kv_event_publishing_enabled"], publishes);
+        assert_eq!(card["runtime_config"]["enable_local_indexer"], publishes);
+    }
+    assert!(decode["runtime_config"].get("disaggregated_endpoint").is_none());
+    let mut ports: Vec<u64> = cards
+        .iter()
+        .filter_map(|card| card["card_json"]["runtime_config"]["disaggregated_endpoint"]["bootstrap_port"].as_u64())
+        .collect();
+    ports.sort_unstable();
+    ports.dedup();
+    assert_eq!(ports.len(), 2, "each prefill worker has a port of its own: {ports:?}");
+    // Only prefill workers tell of their cache.
+    assert_eq!(pair.scene.records("v1/event_sources").len(), 2);
+}
+
+#[test]
+fn without_a_rendezvous_the_prefill_leg_answers_for_the_decode_leg() {
+    let pair = Pair::groups(INSTANT, "num_workers = 1", "num_workers = 1");
+    let tokens = prompt(1, 30);
+    // Whatever the client wants, a prefill worker brings one token.
+    let first = call(&pair.scene.address(0), "r", &chat(&tokens, 9))
+        .unwrap()
+        .finish()
+        .unwrap();
+    assert_eq!((first.tokens.len(), first.finish.as_deref()), (1, Some("length")));
+    assert_eq!(first.usage.unwrap()["prompt_tokens"], 30);
+    let mut request = chat(&tokens, 5);
+    request["prefill_result"] = json!({"disaggregated_params": {"prefill_worker": "w0"}});
+    let rest = call(&pair.scene.address(1), "r", &request).unwrap().finish().unwrap();
+    assert_eq!((rest.tokens.len(), rest.complete), (5, true));
+    assert_eq!(
+        rest.tokens[0], first.tokens[0],
+        "the decode worker brings the prefill's token again"
+    );
+    pair.scene.until_nothing_is_left();
+    assert_eq!(pair.scene.worker(0).handoffs.completed_total, 1);
+}
+
+#[test]
+fn the_prefill_token_carries_what_the_decode_leg_is_told() {
+    let pair = Pair::groups(INSTANT, "num_workers = 1", "num_workers = 1");
+    let mut answer = call(&pair.scene.address(0), "r", &chat(&prompt(1, 5), 1)).unwrap();
+    let token = loop {
+        if let crate::caller::Said::Item(item) = answer.next().unwrap() {
+            break item;
+        }
+    };
+    assert_eq!(
+        token["data"]["data"]["disaggregated_params"],
+        json!({"prefill_worker": "w0"})
+    );
+    assert!(
+        token["data"]["data"].get("finish_reason").is_none(),
+        "the end comes when the KV is away"
+    );
+    assert!(end(answer).complete);
+}
+
+#[test]
+fn without_a_rendezvous_blocks_stay_while_the_kv_travels() {
+    let pair = Pair::groups(SLOW, "num_workers = 1", "num_workers = 1");
+    let mut answer = call(&pair.scene.address(0), "r", &chat(&prompt(1, 30), 1)).unwrap();
+    assert_eq!(answer.read_tokens(1).len(), 1);
+    pair.until_transferring();
+    let load = pair.scene.worker(0).ranks[0].load;
+    assert_eq!(
+        (load.running, load.active_blocks),
+        (0, 8),
+        "the slot is free, the blocks are not"
+    );
+    answer.say("kill");
+    pair.scene.until_nothing_is_left();
+    assert_eq!(pair.scene.worker(0).handoffs.failed_total, 1);
+}
+
+#[test]
+fn trtllm_prefills_end_when_the_kv_is_away_too() {
+    let scene = Scene::start(&[
+        "--disaggregation-mode",
+        "prefill",
+        "--engine-type",
+        "trtllm",
+        "--speedup-ratio",
+        "0",
+        "--kv-bytes-per-token",
+        "1000000",
+        "--kv-transfer-bandwidth",
+        "1",
+    ]);
+    let outcome = call(&scene.address(0), "r", &chat(&prompt(1, 9), 1))
+        .unwrap()
+        .finish()
+        .unwrap();
+    assert_eq!((outcome.tokens.len(), outcome.finish.as_deref()), (1, Some("length")));
+    scene.until_nothing_is_left();
+    assert_eq!(scene.worker(0).handoffs.completed_total, 1);
+}
