@@ -205,7 +205,8 @@ fn a_card_names_its_role_and_what_it_needs() {
     );
     assert_eq!(card["needs"], json!([["decode"]]));
     assert!(card["runtime_config"].get("disaggregated_endpoint").is_none());
-    let met: Value = serde_json::from_str(&with_rendezvous(&card.to_string(), "127.0.0.1", 8998).unwrap()).unwrap();
+    let met: Value =
+        serde_json::from_str(&card::with_rendezvous(&card.to_string(), "127.0.0.1", 8998).unwrap()).unwrap();
     let endpoint = json!({ "bootstrap_host": "127.0.0.1", "bootstrap_port": 8998 });
     assert_eq!(met["runtime_config"]["disaggregated_endpoint"], endpoint);
     assert_eq!((&met["slug"], &met["needs"]), (&card["slug"], &card["needs"]));
