@@ -94,8 +94,9 @@ impl Handler<PublishNative> for NativeStream {
         match message {
             PublishNative::Events(events) => self.publish(&events),
             PublishNative::Replace(events) => {
-                // Before the first batch there is nothing to take back.
-                if self.parts.next_sequence.load(Ordering::Relaxed) > 0 {
+                // Before the first batch there is nothing to take back; some engines begin with a clear all the same.
+                let began = self.parts.next_sequence.load(Ordering::Relaxed) > 0;
+                if began || self.parts.encoder.encoding.begins_with_clear() {
                     self.publish(&[NativeEvent::Cleared]);
                 }
                 for part in events.chunks(REPLACE_EVENTS) {

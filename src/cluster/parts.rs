@@ -71,7 +71,13 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
     let (launch_sender, launch) = watch::channel(Launch::Starting { registered: 0 });
     let status = config.status.as_ref().map(|options| {
         StatusServer::collect();
-        StatusServer::start(options, Arc::clone(&registry), launch.clone(), pool.handle())
+        StatusServer::start(
+            options,
+            Arc::clone(&registry),
+            launch.clone(),
+            shared.clock,
+            pool.handle(),
+        )
     });
     let status = status.transpose()?;
     let arbiters = std::thread::available_parallelism()
@@ -242,13 +248,13 @@ fn plan_workers(config: &Config, groups: &[Arc<GroupPlan>]) -> Vec<WorkerPlan> {
                     .http_port
                     .map(|first| SocketAddr::new(config.http_host, port(first))),
                 rendezvous,
-                native: plan_native(config, index),
+                native: plan_native(config, index, &group.engine),
             }
         })
         .collect()
 }
 
-fn plan_native(config: &Config, worker: u32) -> Option<NativePlan> {
+fn plan_native(config: &Config, worker: u32, engine: &EngineConfig) -> Option<NativePlan> {
     let native = config.native.as_ref()?;
     let at = |ports: &[Option<u16>]| {
         let port = (*ports.get(worker as usize)?)?;
@@ -260,7 +266,7 @@ fn plan_native(config: &Config, worker: u32) -> Option<NativePlan> {
         connect: native.connect,
         replay: at(&native.replay_ports),
         replay_topic: native.replay_topic,
-        encoding: native.encoding,
+        encoding: native.encoding_of(engine),
         topic: topic.replace("{model}", &config.model_name),
     })
 }

@@ -10,7 +10,6 @@ use super::engine_args;
 use super::settings::Settings;
 use crate::engine::{EngineKind, Fidelity, PreemptionMode, Semantics};
 use crate::transport::event_plane::forward_pass::Detail;
-use crate::transport::event_plane::native::Encoding;
 use crate::transport::request_plane::Codec;
 
 impl Settings {
@@ -158,7 +157,6 @@ impl Settings {
             system_starting_health_status: Some(StartingStatus::NotReady),
             zmq_kv_events_host: Some("127.0.0.1".into()),
             zmq_kv_events_mode: Some(NativeMode::Bind),
-            zmq_kv_events_format: Some(Encoding::Map),
             zmq_replay_frames: Some(5),
             seed: Some(0),
             request_codec: Some(Codec::Msgpack),

@@ -7,6 +7,7 @@ use super::choices::NativeMode;
 use super::layers::Layered;
 use super::settings::Settings;
 use super::{ConfigError, Group, host_of, text};
+use crate::engine::{EngineConfig, EngineKind, Fidelity};
 use crate::transport::event_plane::native::Encoding;
 
 const EVENTS: &str = "--zmq-kv-events-ports";
@@ -23,12 +24,22 @@ pub struct NativeEvents {
     pub host: IpAddr,
     /// Connect instead of listening.
     pub connect: bool,
-    /// Form of the events.
-    pub encoding: Encoding,
+    /// Form of the events; `None`: that of the engine.
+    pub encoding: Option<Encoding>,
     /// Topic with `{worker}`, `{rank}` and `{model}` in it.
     pub topic: String,
     /// Whether replayed messages have a topic frame.
     pub replay_topic: bool,
+}
+
+impl NativeEvents {
+    /// Form of the events of a worker with this engine. Dynamo's mocker speaks as vLLM does, whatever it emulates.
+    pub fn encoding_of(&self, engine: &EngineConfig) -> Encoding {
+        self.encoding.unwrap_or(match (engine.kind, engine.fidelity) {
+            (EngineKind::Sglang, Fidelity::Real) => Encoding::Sglang,
+            (EngineKind::Sglang, Fidelity::Mocker) | (EngineKind::Vllm | EngineKind::Trtllm, _) => Encoding::Map,
+        })
+    }
 }
 
 /// Checks the settings of the native streams against the fleet. That lists fit their groups is checked with the groups.
@@ -90,7 +101,7 @@ pub(super) fn resolve(
         replay_ports,
         host: host_of(layered, "zmq_kv_events_host", s.zmq_kv_events_host.as_ref())?.bind,
         connect,
-        encoding: s.zmq_kv_events_format.unwrap_or_default(),
+        encoding: s.zmq_kv_events_format,
         topic,
         replay_topic: match s.zmq_replay_frames.unwrap_or(5) {
             5 => true,
@@ -188,7 +199,7 @@ mod tests {
         assert!(with(["--zmq-replay-frames", "3"]).is_err());
         assert_eq!(
             with(["--zmq-kv-events-format", "array"]).unwrap().encoding,
-            Encoding::Array
+            Some(Encoding::Array)
         );
     }
 }

@@ -485,7 +485,8 @@ pub struct Settings {
     #[arg(long, value_name = "MODE")]
     pub zmq_kv_events_mode: Option<NativeMode>,
 
-    /// Native events as maps by field name (vLLM 0.32) or as positional arrays (older vLLM).
+    /// Native events as maps by field name (map: vLLM 0.32), as positional arrays (array: older vLLM) or as those of
+    /// SGLang (sglang) [default: as the engine that is emulated].
     #[arg(long, value_name = "FORM", value_parser = word::<Encoding>)]
     pub zmq_kv_events_format: Option<Encoding>,
 

@@ -139,11 +139,7 @@ pub trait Engine: Send {
     fn set_output_detail(&mut self, detail: OutputDetail);
 
     /// Turns the record of what stored blocks contain ([`Pass::stored`]) on or off; off costs nothing and is the default.
-    /// Returns whether this engine can keep one.
-    fn record_stored(&mut self, on: bool) -> bool {
-        let _ = on;
-        false
-    }
+    fn record_stored(&mut self, on: bool);
 
     /// Turns the record that [`Engine::schedule`] reads on or off. Off costs nothing and is the default.
     fn record_schedule(&mut self, on: bool);

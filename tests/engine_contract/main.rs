@@ -29,8 +29,6 @@ struct Driver {
     /// Tokens still to come per active request; `None` when the end is drawn by the engine.
     active: BTreeMap<RequestId, Progress>,
     passes: Vec<Pass>,
-    /// Whether the engine says what stored blocks contain.
-    tells_contents: bool,
 }
 
 #[derive(Debug, Default)]
@@ -44,11 +42,10 @@ impl Driver {
     fn new(config: &EngineConfig) -> Self {
         let mut engine = build(config).unwrap();
         engine.record_schedule(true);
-        let tells_contents = engine.record_stored(true);
+        engine.record_stored(true);
         Self {
             config: config.clone(),
             engine,
-            tells_contents,
             now: SimTime::ZERO,
             index: Index::default(),
             active: BTreeMap::new(),
@@ -142,8 +139,8 @@ impl Driver {
     /// Each stored run says what its blocks contain, and that has the hashes which it announces.
     fn check_contents(&self, pass: &Pass) {
         let runs = pass.kv_events.iter().filter_map(|event| match event {
-            KvEvent::Stored { blocks, .. } if self.tells_contents => Some(blocks),
-            KvEvent::Stored { .. } | KvEvent::Removed { .. } | KvEvent::Cleared => None,
+            KvEvent::Stored { blocks, .. } => Some(blocks),
+            KvEvent::Removed { .. } | KvEvent::Cleared => None,
         });
         let runs: Vec<_> = runs.collect();
         assert_eq!(pass.stored.len(), runs.len());

@@ -279,3 +279,84 @@ fn subscribers_hear_each_rank_on_its_own_port_under_the_topic_asked_for() {
         );
     }
 }
+
+#[test]
+fn a_stream_may_connect_to_a_reader_that_listens_and_finds_it_again() {
+    let runtime = runtime();
+    let address = format!("tcp://127.0.0.1:{}", free_ports());
+    let port = address.rsplit(':').next().unwrap().to_owned();
+    let replay_port = free_ports();
+    let replay_text = replay_port.to_string();
+    let scene = Scene::start(&[
+        "--speedup-ratio",
+        "0",
+        "--zmq-kv-events-ports",
+        &port,
+        "--zmq-kv-events-mode",
+        "connect",
+        "--zmq-replay-ports",
+        &replay_text,
+    ]);
+    let mut asked = 0_u32;
+    let mut next = None;
+    // The reader comes after the stream, and once more after it has gone.
+    for _ in 0..2 {
+        let mut reader = within(&runtime, async {
+            let mut socket = SubSocket::new();
+            socket.bind(&address).await.unwrap();
+            socket.subscribe("").await.unwrap();
+            socket
+        });
+        let frames = loop {
+            ask(
+                &scene,
+                &asked.to_string(),
+                &(asked * 8..asked * 8 + 8).collect::<Vec<u32>>(),
+                1,
+            );
+            asked += 1;
+            let heard =
+                runtime.block_on(async { tokio::time::timeout(Duration::from_millis(100), reader.recv()).await });
+            if let Ok(message) = heard {
+                break message.unwrap().into_vec();
+            }
+            assert!(asked < 400, "the stream never connects");
+        };
+        let sequence = u64::from_be_bytes(frames[1][..].try_into().unwrap());
+        assert!(next.is_none_or(|next| sequence >= next), "its numbers go on");
+        next = Some(sequence + 1);
+        let batch: Value = rmp_serde::from_slice(&frames[2]).unwrap();
+        assert_eq!(batch[1][0]["type"], "BlockStored");
+        let closing = reader.close();
+        assert!(within(&runtime, closing).is_empty(), "the reader goes in good order");
+    }
+    // What nobody heard is replayed.
+    assert_believed(&scene, &runtime, replay_port);
+}
+
+#[test]
+fn an_sglang_engine_speaks_as_sglang_does() {
+    let (scene, _, port) = start(&["--engine-type", "sglang"]);
+    let runtime = runtime();
+    let prompt: Vec<u32> = (100..110).collect();
+    ask(&scene, "a", &prompt, 3);
+    scene.until("the prompt is told", |_| replay(&runtime, port, 0).len() >= 2);
+    let batches = replay(&runtime, port, 0);
+    assert_eq!(
+        batches[0].2[1][0],
+        serde_json::json!(["AllBlocksCleared"]),
+        "it begins with a clear"
+    );
+    let stored = &batches[1].2[1][0];
+    assert_eq!(stored.as_array().unwrap().len(), 7);
+    assert_eq!(
+        (&stored[0], &stored[2], &stored[6]),
+        (&"BlockStored".into(), &Value::Null, &"GPU".into())
+    );
+    assert_eq!((&stored[3], &stored[4]), (&serde_json::json!(&prompt[..8]), &4.into()));
+    let hashes: Vec<_> = hash_blocks(&prompt, BLOCK_SIZE, &HashSalt::default(), false)
+        .iter()
+        .map(|block| block.block_hash.0.cast_signed())
+        .collect();
+    assert_eq!(stored[1], serde_json::json!(hashes));
+}

@@ -55,17 +55,12 @@ impl Worker {
     ) -> Result<(), StartError> {
         let child = Child::Rank(self.ranks[index].rank.0);
         // The same seed on every rank: a request that migrates goes on with the same tokens.
-        let failed = |reason: String| StartError::Engine {
+        let mut engine = engine::build(&self.plan.group.engine).map_err(|error| StartError::Engine {
             path: self.path(Some(child)),
-            reason,
-        };
-        let mut engine = engine::build(&self.plan.group.engine).map_err(|error| failed(error.to_string()))?;
+            reason: error.to_string(),
+        })?;
         let native = !self.sockets.native.is_empty();
-        if native && !engine.record_stored(true) {
-            return Err(failed(
-                "this engine cannot tell the tokens of its blocks; drop --zmq-kv-events-ports".to_owned(),
-            ));
-        }
+        engine.record_stored(native);
         let handoffs = self.handoff_parts();
         let slot = &mut self.ranks[index];
         slot.rank_incarnation += 1;
@@ -118,6 +113,7 @@ impl Worker {
             Journal::seeded(self.instance, slot.rank, blocks),
             EventPublisher::new(plane, scope, Topic::KvEvents, slot.publisher_id),
             Arc::clone(&self.entry.recovery),
+            Arc::clone(&self.entry.gauges[index]),
             Liveness::new(ctx.address().recipient(), child, slot.publisher_incarnation),
         )
         .start();

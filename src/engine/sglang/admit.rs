@@ -378,7 +378,8 @@ impl Sglang {
             return;
         }
         self.hasher.block(sequence, to - 1);
-        let pages = sequence.hashed(to);
+        self.note_contents(part.at, from..to);
+        let pages = self.slots[part.at].sequence.hashed(to);
         let parent = from.checked_sub(1).map(|last| pages[last as usize].block_hash);
         self.cache.hold(parent, &pages[from as usize..]);
     }

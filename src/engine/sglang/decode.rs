@@ -182,7 +182,8 @@ impl Sglang {
         }
         let full = held / page;
         self.hasher.block(sequence, full - 1);
-        let pages = sequence.hashed(full);
+        self.note_contents(at, full - 1..full);
+        let pages = self.slots[at].sequence.hashed(full);
         let parent = (full > 1).then(|| pages[full as usize - 2].block_hash);
         self.cache.hold(parent, &pages[full as usize - 1..]);
         self.share(at);

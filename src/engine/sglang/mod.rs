@@ -23,6 +23,7 @@
 mod admit;
 mod budget;
 mod cache;
+mod contents;
 mod decode;
 mod events;
 mod order;
@@ -40,7 +41,7 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use crate::block_hash::salted_seed;
-use crate::types::{EngineRequest, KvEvent, Load, RequestId, SequenceHash, SimTime, StoredBlock};
+use crate::types::{EngineRequest, HashSalt, KvEvent, Load, RequestId, SequenceHash, SimTime, StoredBlock};
 
 use super::answer::{Answer, Generator};
 use super::calendar::Entry;
@@ -50,6 +51,7 @@ use super::sequence::{Sequence, SequenceHasher};
 use super::slab::Slab;
 use super::timing::{self, PassClock, PassTiming};
 use super::{Engine, Output, OutputDetail, Pass, Rejected};
+use contents::Contents;
 use ratio::NewTokenRatio;
 use rules::Rules;
 use running::Running;
@@ -92,6 +94,8 @@ pub struct Sglang {
     /// Tokens scheduled per request in the last pass, when asked for.
     record: Option<Vec<(RequestId, u32)>>,
     attempt: Option<Attempt>,
+    /// What stored pages contain, when asked for.
+    contents: Option<Contents>,
     // Buffers that live from pass to pass.
     batch: Vec<Part>,
     due: Vec<(u64, u32)>,
@@ -103,6 +107,7 @@ pub struct Sglang {
 struct Slot {
     /// `computed` counts the tokens that have a place in the pool.
     sequence: Sequence,
+    salt: HashSalt,
     /// Most tokens that it may generate; it may stop earlier.
     max_new: u32,
     ignore_eos: bool,
@@ -186,6 +191,7 @@ impl Sglang {
             detail: OutputDetail::default(),
             record: None,
             attempt: None,
+            contents: None,
             batch: Vec::new(),
             due: Vec::new(),
             rejected: Vec::new(),
@@ -240,6 +246,9 @@ impl Sglang {
             return;
         }
         self.hasher.block(&mut slot.sequence, full - 1);
+        let fresh = slot.cached..full;
+        self.note_contents(at, fresh);
+        let slot = &mut self.slots[at];
         let key = slot.sequence.hashed(full);
         let inserted = self.cache.insert(key, slot.insert());
         let copies = slot.cached.min(inserted.pages)..inserted.pages;
@@ -362,6 +371,7 @@ impl Engine for Sglang {
             node: RadixCache::root(),
             cached: 0,
             counted: 0,
+            salt: request.salt,
             sequence,
         });
         self.enqueue(at, false);
@@ -412,8 +422,10 @@ impl Engine for Sglang {
         }
         let worked = prefills || decodes;
         self.cache.take_events(&mut pass.kv_events);
+        self.put_contents(pass);
         if !self.rules.publishes {
             pass.kv_events.clear();
+            pass.stored.clear();
         }
         pass.outputs.append(&mut self.rejected);
         if !worked && pass.outputs.is_empty() && pass.kv_events.is_empty() {
@@ -489,6 +501,10 @@ impl Engine for Sglang {
 
     fn set_output_detail(&mut self, detail: OutputDetail) {
         self.detail = detail;
+    }
+
+    fn record_stored(&mut self, on: bool) {
+        self.contents = on.then(Contents::default);
     }
 
     fn record_schedule(&mut self, on: bool) {

@@ -465,9 +465,8 @@ impl Engine for Vllm {
         self.detail = detail;
     }
 
-    fn record_stored(&mut self, on: bool) -> bool {
+    fn record_stored(&mut self, on: bool) {
         self.record_stored = on;
-        true
     }
 
     fn record_schedule(&mut self, on: bool) {

@@ -10,6 +10,10 @@ pub(super) fn put_uint(out: &mut Vec<u8>, value: u64) {
     encode::write_uint(out, value).expect(MEMORY);
 }
 
+pub(super) fn put_int(out: &mut Vec<u8>, value: i64) {
+    encode::write_sint(out, value).expect(MEMORY);
+}
+
 pub(super) fn put_optional_uint(out: &mut Vec<u8>, value: Option<u64>) {
     match value {
         Some(value) => put_uint(out, value),

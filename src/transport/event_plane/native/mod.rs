@@ -10,19 +10,22 @@
 //! |---|---|
 //! | `Map` | map with `type`, then the fields below by name |
 //! | `Array` | array: type, then the fields up to `extra_keys` in this order |
+//! | `Sglang` | array: type, then the fields up to `medium` with signed hashes, and `{"cache_salt"}` where there is one |
 //!
 //! `BlockStored`: `block_hashes`, `parent_block_hash`, `token_ids`, `block_size`, `lora_id` (nil), `medium`, `lora_name`,
 //! `extra_keys` (one entry per block), `group_idx`, `kv_cache_spec_kind`. `BlockRemoved`: `block_hashes`, `medium`,
 //! `group_idx`. `AllBlocksCleared`: nothing.
 //!
-//! Source: vLLM 0.32.0 (recorded), earlier releases for the array form.
+//! An SGLang engine begins with `AllBlocksCleared`. Its form has no place for LoRA names.
+//!
+//! Source: vLLM 0.32.0 (recorded), earlier releases for the array form; SGLang 0.5.23.
 
 pub mod replay;
 
 use bytes::Bytes;
 
 use super::msgpack::{
-    put_array_len, put_f64, put_map_len, put_nil, put_optional_str, put_optional_uint, put_str, put_uint,
+    put_array_len, put_f64, put_int, put_map_len, put_nil, put_optional_str, put_optional_uint, put_str, put_uint,
 };
 use crate::types::{DpRank, HashSalt, SequenceHash, Token};
 
@@ -39,8 +42,20 @@ pub enum Encoding {
     /// Maps by field name (vLLM 0.32).
     #[default]
     Map,
-    /// Positional arrays (older vLLM, SGLang readers).
+    /// Positional arrays (older vLLM).
     Array,
+    /// SGLang's positional arrays.
+    Sglang,
+}
+
+impl Encoding {
+    /// Whether a new stream begins with a clear.
+    pub fn begins_with_clear(self) -> bool {
+        match self {
+            Self::Map | Self::Array => false,
+            Self::Sglang => true,
+        }
+    }
 }
 
 /// One change of a rank's cache, with what is needed to write it.
@@ -88,6 +103,7 @@ impl BatchEncoder {
             match self.encoding {
                 Encoding::Map => self.put_map(&mut out, event),
                 Encoding::Array => self.put_array(&mut out, event),
+                Encoding::Sglang => self.put_sglang(&mut out, event),
             }
         }
         put_uint(&mut out, u64::from(self.rank.0));
@@ -177,6 +193,44 @@ impl BatchEncoder {
             }
         }
     }
+
+    fn put_sglang(&self, out: &mut Vec<u8>, event: &NativeEvent) {
+        match event {
+            NativeEvent::Stored {
+                parent,
+                hashes,
+                tokens,
+                salt,
+            } => {
+                put_array_len(out, 7 + usize::from(salt.cache_salt.is_some()));
+                put_str(out, "BlockStored");
+                put_signed_hashes(out, hashes);
+                match parent {
+                    Some(parent) => put_int(out, parent.0.cast_signed()),
+                    None => put_nil(out),
+                }
+                put_tokens(out, tokens);
+                put_uint(out, u64::from(self.block_size));
+                put_nil(out);
+                put_str(out, MEDIUM);
+                if let Some(cache_salt) = &salt.cache_salt {
+                    put_map_len(out, 1);
+                    put_str(out, "cache_salt");
+                    put_str(out, cache_salt);
+                }
+            }
+            NativeEvent::Removed { hashes } => {
+                put_array_len(out, 3);
+                put_str(out, "BlockRemoved");
+                put_signed_hashes(out, hashes);
+                put_str(out, MEDIUM);
+            }
+            NativeEvent::Cleared => {
+                put_array_len(out, 1);
+                put_str(out, "AllBlocksCleared");
+            }
+        }
+    }
 }
 
 fn size_hint(event: &NativeEvent) -> usize {
@@ -191,6 +245,13 @@ fn put_hashes(out: &mut Vec<u8>, hashes: &[SequenceHash]) {
     put_array_len(out, hashes.len());
     for hash in hashes {
         put_uint(out, hash.0);
+    }
+}
+
+fn put_signed_hashes(out: &mut Vec<u8>, hashes: &[SequenceHash]) {
+    put_array_len(out, hashes.len());
+    for hash in hashes {
+        put_int(out, hash.0.cast_signed());
     }
 }
 

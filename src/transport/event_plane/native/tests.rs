@@ -154,3 +154,45 @@ fn array_events_have_the_fields_of_map_events_in_order() {
     assert_eq!(map[1][1]["lora_name"], "l");
     assert_eq!(map[1][2], serde_json::json!({"type": "AllBlocksCleared"}));
 }
+
+#[test]
+fn sglang_events_are_positional_with_signed_hashes() {
+    let stored = |parent, salt: HashSalt| NativeEvent::Stored {
+        parent,
+        hashes: vec![SequenceHash(u64::MAX - 4), SequenceHash(7)],
+        tokens: vec![1, 2, 3, 4],
+        salt,
+    };
+    let salted = HashSalt {
+        cache_salt: Some("tenant-1".into()),
+        ..HashSalt::default()
+    };
+    let removed = NativeEvent::Removed {
+        hashes: vec![SequenceHash(u64::MAX)],
+    };
+    let events = [
+        NativeEvent::Cleared,
+        stored(None, HashSalt::default()),
+        stored(Some(SequenceHash(1 << 63)), salted),
+        removed,
+    ];
+    let encoder = BatchEncoder {
+        block_size: 2,
+        rank: DpRank(3),
+        ..encoder(Encoding::Sglang)
+    };
+    let batch: Value = rmp_serde::from_slice(&encoder.batch(1.5, &events)).expect("msgpack");
+    assert_eq!(
+        batch,
+        serde_json::json!([
+            1.5,
+            [
+                ["AllBlocksCleared"],
+                ["BlockStored", [-5, 7], null, [1, 2, 3, 4], 2, null, "GPU"],
+                ["BlockStored", [-5, 7], i64::MIN, [1, 2, 3, 4], 2, null, "GPU", {"cache_salt": "tenant-1"}],
+                ["BlockRemoved", [-1], "GPU"]
+            ],
+            3
+        ])
+    );
+}
