@@ -1,4 +1,4 @@
-//! What a rank measures of its requests, in the terms of vLLM's own metrics.
+//! What a rank measures of its requests, in the terms of the engines' own metrics.
 //!
 //! Written by the rank's actor alone, read by anyone at any time: plain relaxed loads and stores. A token costs two of
 //! them, and a rank that never had a request costs a few KiB.
@@ -6,20 +6,55 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use crate::engine::EngineKind;
 use crate::types::{EngineRequest, FinishReason, SimTime};
 
-/// Bucket bounds in seconds. Source: vLLM 0.32.0.
-pub(super) const FIRST_TOKEN_SECONDS: &[f64] = &[
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
-    160.0, 640.0, 2560.0,
-];
-pub(super) const TOKEN_SECONDS: &[f64] = &[
-    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
-];
-pub(super) const REQUEST_SECONDS: &[f64] = &[
-    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0,
-    1920.0, 7680.0,
-];
+/// Bucket bounds in seconds.
+struct Bounds {
+    first_token: &'static [f64],
+    inter_token: &'static [f64],
+    request: &'static [f64],
+}
+
+impl Bounds {
+    /// Source: vLLM 0.32.0; Dynamo 1.6.1 has the same for TensorRT-LLM.
+    const VLLM: Self = Self {
+        first_token: &[
+            0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0,
+            80.0, 160.0, 640.0, 2560.0,
+        ],
+        inter_token: &[
+            0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+        ],
+        request: &[
+            0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0,
+            960.0, 1920.0, 7680.0,
+        ],
+    };
+
+    /// Source: SGLang 0.5.23, as Dynamo 1.6.1 has it.
+    const SGLANG: Self = Self {
+        first_token: &[
+            0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 20.0, 40.0, 60.0, 80.0, 100.0, 200.0, 400.0,
+        ],
+        inter_token: &[
+            0.002, 0.004, 0.006, 0.008, 0.01, 0.015, 0.02, 0.025, 0.03, 0.035, 0.04, 0.06, 0.08, 0.1, 0.2, 0.4, 0.6,
+            0.8, 1.0, 2.0, 4.0, 6.0, 8.0,
+        ],
+        request: &[
+            0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 20.0, 40.0, 60.0, 80.0, 100.0, 200.0, 400.0, 600.0,
+            1200.0, 1800.0, 2400.0,
+        ],
+    };
+
+    fn of(kind: EngineKind) -> Self {
+        match kind {
+            EngineKind::Vllm | EngineKind::Trtllm => Self::VLLM,
+            EngineKind::Sglang => Self::SGLANG,
+        }
+    }
+}
+
 const PREEMPTIONS: &[f64] = &[1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0];
 const CHOICES: &[f64] = &[1.0, 2.0, 5.0, 10.0, 20.0];
 
@@ -123,10 +158,11 @@ pub struct EngineMetrics {
 }
 
 impl EngineMetrics {
-    /// Nothing measured yet; `max_model_len` in tokens bounds the token histograms.
-    pub(super) fn new(max_model_len: u32) -> Self {
+    /// Nothing measured yet; buckets are those of the engine, and `max_model_len` in tokens bounds the token histograms.
+    pub(super) fn new(kind: EngineKind, max_model_len: u32) -> Self {
+        let bounds = Bounds::of(kind);
         let tokens = token_bounds(max_model_len);
-        let (seconds, tokens) = (|| Histogram::new(REQUEST_SECONDS), || Histogram::new(&tokens));
+        let (seconds, tokens) = (|| Histogram::new(bounds.request), || Histogram::new(&tokens));
         Self {
             prompt_tokens: Counter::default(),
             cached_tokens: Counter::default(),
@@ -134,9 +170,9 @@ impl EngineMetrics {
             ran_out: Counter::default(),
             aborted: Counter::default(),
             failed: Counter::default(),
-            first_token: Histogram::new(FIRST_TOKEN_SECONDS),
-            inter_token: Histogram::new(TOKEN_SECONDS),
-            time_per_output_token: Histogram::new(TOKEN_SECONDS),
+            first_token: Histogram::new(bounds.first_token),
+            inter_token: Histogram::new(bounds.inter_token),
+            time_per_output_token: Histogram::new(bounds.inter_token),
             e2e: seconds(),
             queued: seconds(),
             inference: seconds(),

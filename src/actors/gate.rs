@@ -2,29 +2,46 @@
 //! request to the rank's mailbox.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use actix::Addr;
 use actix::dev::SendError;
 
+use super::clock::Clock;
+use super::gauge::RankGauge;
 use super::rank::{Cancel, Rank, Submit};
 use crate::transport::intake::{Intake, Refusal, Submission};
 use crate::types::{DpRank, RequestId};
 
 /// Way in to the ranks of one worker.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Gate {
+    clock: Clock,
+    gauges: Vec<Arc<RankGauge>>,
     ranks: RwLock<Vec<Option<Addr<Rank>>>>,
     next_rank: AtomicU32,
 }
 
 impl Gate {
+    /// Nobody is behind the door yet; the ranks to come have these gauges.
+    pub(super) fn new(clock: Clock, gauges: Vec<Arc<RankGauge>>) -> Self {
+        Self {
+            clock,
+            gauges,
+            ranks: RwLock::default(),
+            next_rank: AtomicU32::new(0),
+        }
+    }
+
     /// Puts a (new) rank behind the door, or takes it away.
     pub(super) fn set_rank(&self, rank: u32, address: Option<Addr<Rank>>) {
         let mut ranks = self.ranks.write().unwrap_or_else(PoisonError::into_inner);
         let index = rank as usize;
         if ranks.len() <= index {
             ranks.resize(index + 1, None);
+        }
+        if let (Some(_), Some(gauge)) = (&address, self.gauges.get(index)) {
+            gauge.begin();
         }
         ranks[index] = address;
     }
@@ -58,7 +75,11 @@ impl Intake for Gate {
         address.try_send(Submit(submission)).map_err(|error| match error {
             SendError::Full(_) => Refusal::Overloaded,
             SendError::Closed(_) => Refusal::Unavailable,
-        })
+        })?;
+        if let Some(gauge) = self.gauges.get(rank as usize) {
+            gauge.count_posted(self.clock.now());
+        }
+        Ok(())
     }
 
     fn cancel(&self, id: RequestId) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::types::Load;
+use crate::types::{Load, SimTime};
 
 /// Upper bounds of the lateness buckets, microseconds; the last bucket is open.
 const LATENESS_BOUNDS_US: [u64; 11] = [100, 250, 500, 1000, 1500, 2000, 3000, 5000, 10_000, 50_000, 250_000];
@@ -29,7 +29,19 @@ pub struct RankGauge {
     lateness_total_us: AtomicU64,
     lateness_max_us: AtomicU64,
     slipped_us: AtomicU64,
+    kv_events: AtomicU64,
+    /// Requests put into the rank's mailbox; those that it has taken are `requests`.
+    posted: AtomicU64,
+    /// When the first one was put into an empty mailbox, ns.
+    posted_at: AtomicU64,
+    /// When the rank last took a request or ended a pass, ns.
+    turn_at: AtomicU64,
+    /// When the running pass ends, ns; 0: none is waited for.
+    due_at: AtomicU64,
 }
+
+/// A rank that is this late with a pass, or with the requests in its mailbox, hangs.
+const HUNG_AFTER: Duration = Duration::from_secs(2);
 
 /// How late passes ended against their model, over all passes with a modelled duration.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -109,6 +121,8 @@ pub struct RankSnapshot {
     pub tokens_total: u64,
     /// Passes run.
     pub passes_total: u64,
+    /// KV events published.
+    pub kv_events_total: u64,
     /// Lateness of those with a modelled duration.
     pub lateness: Lateness,
 }
@@ -124,8 +138,41 @@ impl RankGauge {
         self.streams.store(u32::try_from(streams).unwrap_or(u32::MAX), Relaxed);
     }
 
-    pub(super) fn count_request(&self) {
+    /// The rank takes a request.
+    pub(super) fn count_request(&self, now: SimTime) {
         self.requests.fetch_add(1, Relaxed);
+        self.turn_at.store(now.0, Relaxed);
+    }
+
+    /// A request is in the rank's mailbox.
+    pub(super) fn count_posted(&self, now: SimTime) {
+        if self.posted.fetch_add(1, Relaxed) <= self.requests.load(Relaxed) {
+            self.posted_at.store(now.0, Relaxed);
+        }
+    }
+
+    /// A new rank: what its predecessor had in its mailbox is lost, and no pass runs.
+    pub(super) fn begin(&self) {
+        self.posted.store(self.requests.load(Relaxed), Relaxed);
+        self.due_at.store(0, Relaxed);
+    }
+
+    /// A pass runs until then.
+    pub(super) fn set_due(&self, ends_at: SimTime) {
+        self.due_at.store(ends_at.0, Relaxed);
+    }
+
+    /// Whether the rank's actor does not do what it should have done long ago.
+    pub fn hangs(&self, now: SimTime) -> bool {
+        let overdue = |since: u64| now > SimTime(since) + HUNG_AFTER;
+        let due_at = self.due_at.load(Relaxed);
+        let turn_at = self.posted_at.load(Relaxed).max(self.turn_at.load(Relaxed));
+        let has_mail = self.posted.load(Relaxed) > self.requests.load(Relaxed);
+        (due_at > 0 && overdue(due_at)) || (has_mail && overdue(turn_at))
+    }
+
+    pub(super) fn count_kv_events(&self, events: u64) {
+        self.kv_events.fetch_add(events, Relaxed);
     }
 
     /// Requests taken so far.
@@ -133,7 +180,10 @@ impl RankGauge {
         self.requests.load(Relaxed)
     }
 
-    pub(super) fn count_pass(&self, tokens: u64) {
+    /// A pass is over at `now`.
+    pub(super) fn count_pass(&self, tokens: u64, now: SimTime) {
+        self.due_at.store(0, Relaxed);
+        self.turn_at.store(now.0, Relaxed);
         self.passes.fetch_add(1, Relaxed);
         self.tokens.fetch_add(tokens, Relaxed);
     }
@@ -179,6 +229,7 @@ impl RankGauge {
             requests_total: self.requests.load(Relaxed),
             tokens_total: self.tokens.load(Relaxed),
             passes_total: self.passes.load(Relaxed),
+            kv_events_total: self.kv_events.load(Relaxed),
             lateness: Lateness {
                 passes: measured,
                 mean_ms,
@@ -188,5 +239,45 @@ impl RankGauge {
                 buckets,
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> SimTime {
+        SimTime(ms * 1_000_000)
+    }
+
+    #[test]
+    fn a_rank_hangs_when_its_pass_is_long_over() {
+        let gauge = RankGauge::default();
+        gauge.set_due(at(10_000));
+        assert!(!gauge.hangs(at(11_900)), "late, as on a busy machine");
+        assert!(gauge.hangs(at(12_100)));
+        gauge.count_pass(1, at(12_200));
+        assert!(!gauge.hangs(at(90_000)), "idle");
+    }
+
+    #[test]
+    fn a_rank_hangs_when_it_takes_no_request_and_not_when_it_is_slow() {
+        let gauge = RankGauge::default();
+        gauge.count_posted(at(1000));
+        assert!(!gauge.hangs(at(2900)));
+        assert!(gauge.hangs(at(3100)));
+        gauge.count_request(at(3200));
+        assert!(!gauge.hangs(at(9000)), "nothing is in its mailbox");
+        for second in 0..10 {
+            gauge.count_posted(at(10_000 + 1000 * second));
+            gauge.count_posted(at(10_001 + 1000 * second));
+            gauge.count_request(at(10_002 + 1000 * second));
+        }
+        assert!(!gauge.hangs(at(20_000)), "its mailbox fills, but it works");
+        assert!(gauge.hangs(at(22_000)));
+        gauge.begin();
+        assert!(!gauge.hangs(at(22_000)), "a new rank has an empty mailbox");
+        gauge.count_posted(at(22_000));
+        assert!(gauge.hangs(at(25_000)));
     }
 }

@@ -11,6 +11,7 @@ use actix::prelude::*;
 use bytes::Bytes;
 
 use super::clock::Clock;
+use super::gauge::RankGauge;
 use super::liveness::Liveness;
 use super::recovery::RecoveryCounts;
 use crate::transport::event_plane::EventPublisher;
@@ -27,6 +28,7 @@ pub struct KvPublisher {
     journal: Journal,
     stream: EventPublisher,
     counts: Arc<RecoveryCounts>,
+    gauge: Arc<RankGauge>,
     _liveness: Liveness,
 }
 
@@ -53,20 +55,24 @@ impl KvPublisher {
         journal: Journal,
         stream: EventPublisher,
         counts: Arc<RecoveryCounts>,
+        gauge: Arc<RankGauge>,
         liveness: Liveness,
     ) -> Self {
         Self {
             journal,
             stream,
             counts,
+            gauge,
             _liveness: liveness,
         }
     }
 
     fn publish(&mut self, events: Vec<KvEvent>) {
+        let before = self.journal.last_event_id();
         for payload in self.journal.record(events) {
             self.stream.publish(&payload, Clock::unix_ms());
         }
+        self.gauge.count_kv_events(self.journal.last_event_id() - before);
     }
 }
 

@@ -17,6 +17,7 @@
 pub mod clock;
 pub mod death;
 pub mod engine_metrics;
+mod engine_page;
 pub mod fleet;
 pub mod gate;
 pub mod gauge;
@@ -38,5 +39,4 @@ pub mod registry;
 pub mod rendezvous;
 mod sockets;
 pub mod supervision;
-mod vllm_page;
 pub mod worker;

@@ -194,6 +194,7 @@ impl Rank {
             if ends_at > now {
                 // The timer counts from now; the pass ends where the model says, whenever the timer is set.
                 let timer = ctx.run_later(ends_at.since(now), Self::wake);
+                self.gauge.set_due(ends_at);
                 self.activity = Activity::Pass {
                     ends_at,
                     began: start,
@@ -298,7 +299,7 @@ impl Rank {
                 }
             }
         }
-        self.gauge.count_pass(tokens);
+        self.gauge.count_pass(tokens, now);
         self.tell_pass(&pass, began, now);
         let stored = std::mem::take(&mut pass.stored);
         self.publish(std::mem::take(&mut pass.kv_events), stored);

@@ -42,6 +42,8 @@ impl StoreHealth {
 pub(super) enum LeaseNews {
     /// All records are visible.
     Registered,
+    /// They may be gone: the lease is lost, or has not been renewed for its whole time.
+    Lapsed,
     /// The lease is closed and the records are gone.
     Left,
 }
@@ -168,7 +170,10 @@ impl Keeper {
             };
             self.news.do_send(LeaseNews::Registered);
             match self.keep(&lease).await {
-                Over::Lost => tracing::debug!("lease lost; registering again"),
+                Over::Lost => {
+                    tracing::debug!("lease lost; registering again");
+                    self.news.do_send(LeaseNews::Lapsed);
+                }
                 Over::Left => {
                     match tokio::time::timeout(GOODBYE, self.discovery.close(lease)).await {
                         Ok(Ok(())) => {}
@@ -219,6 +224,8 @@ impl Keeper {
     async fn keep(&mut self, lease: &Lease) -> Over {
         let mut period = lease.ttl() / 3;
         let mut next = Instant::now() + period;
+        let mut holds_until = Instant::now() + lease.ttl();
+        let mut lapsed = false;
         loop {
             tokio::select! {
                 () = tokio::time::sleep_until(next) => match self.discovery.renew(lease).await {
@@ -226,11 +233,19 @@ impl Keeper {
                         self.health.worked();
                         period = ttl / 3;
                         next = Instant::now() + period;
+                        holds_until = Instant::now() + ttl;
+                        if std::mem::take(&mut lapsed) {
+                            self.news.do_send(LeaseNews::Registered);
+                        }
                     }
                     Ok(Renewal::Lost) => return Over::Lost,
                     Err(error) => {
                         self.health.failed(&error);
                         next = Instant::now() + FIRST_RETRY.min(period);
+                        if !lapsed && next > holds_until {
+                            lapsed = true;
+                            self.news.do_send(LeaseNews::Lapsed);
+                        }
                     }
                 },
                 order = self.inbox.recv() => match order {

@@ -1,21 +1,23 @@
 //! The fleet as anyone may see it at any time: one entry per worker, written by its actors, read without asking them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use dashmap::DashMap;
 use serde::Serialize;
 
 use super::engine_metrics::EngineMetrics;
+use super::engine_page::{self, PageRank};
 use super::gauge::{Lateness, RankGauge, RankSnapshot};
 use super::handoff_gauge::{HandoffGauge, HandoffSnapshot};
 use super::liveness::Child;
 use super::path::ActorPath;
 use super::plan::GroupPlan;
 use super::recovery::RecoveryCounts;
-use super::vllm_page::{self, PageRank};
+use crate::engine::EngineKind;
+use crate::transport::discovery::EndpointName;
 use crate::transport::request_plane::call_home::generate::StreamCounts;
-use crate::types::WorkerId;
+use crate::types::{SimTime, WorkerId};
 
 /// Where a worker is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -46,13 +48,38 @@ impl WorkerState {
     ];
 }
 
+/// How a worker does, as a probe is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WorkerHealth {
+    /// A rank does not do what it should have done long ago.
+    Hung,
+    /// It serves, but its records in discovery have lapsed: no router knows it.
+    Unlisted,
+    /// As its state says.
+    #[serde(untagged)]
+    InState(WorkerState),
+}
+
+impl WorkerHealth {
+    /// Whether requests that come now are served.
+    pub fn is_ready(self) -> bool {
+        self == Self::InState(WorkerState::Ready)
+    }
+}
+
 /// One worker's entry; outlives its incarnations.
 #[derive(Debug)]
 pub struct WorkerEntry {
     id: WorkerId,
     group: String,
+    endpoint: EndpointName,
     model: Arc<str>,
+    kind: EngineKind,
+    block_size: u32,
     state: AtomicU8,
+    /// Whether its records are in discovery, as far as anybody knows.
+    listed: AtomicBool,
     incarnation: AtomicU32,
     instance: AtomicU64,
     restarts: AtomicU64,
@@ -70,8 +97,12 @@ impl WorkerEntry {
         Self {
             id,
             group: group.name.clone(),
+            endpoint: group.endpoint.clone(),
             model: Arc::clone(&group.model_name),
+            kind: group.engine.kind,
+            block_size: group.engine.block_size,
             state: AtomicU8::new(0),
+            listed: AtomicBool::new(false),
             incarnation: AtomicU32::new(0),
             instance: AtomicU64::new(0),
             restarts: AtomicU64::new(0),
@@ -81,9 +112,19 @@ impl WorkerEntry {
             handoffs: Arc::default(),
             gauges: ranks.clone().map(|_| Arc::default()).collect(),
             metrics: ranks
-                .map(|_| Arc::new(EngineMetrics::new(group.max_model_len)))
+                .map(|_| Arc::new(EngineMetrics::new(group.engine.kind, group.max_model_len)))
                 .collect(),
         }
+    }
+
+    /// Its position in the fleet.
+    pub fn id(&self) -> WorkerId {
+        self.id
+    }
+
+    /// The endpoint that it serves.
+    pub fn endpoint(&self) -> &EndpointName {
+        &self.endpoint
     }
 
     pub(super) fn set_state(&self, state: WorkerState) {
@@ -93,6 +134,19 @@ impl WorkerEntry {
     /// Where it is in its life.
     pub fn state(&self) -> WorkerState {
         WorkerState::ALL[usize::from(self.state.load(Relaxed)).min(WorkerState::ALL.len() - 1)]
+    }
+
+    pub(super) fn set_listed(&self, listed: bool) {
+        self.listed.store(listed, Relaxed);
+    }
+
+    /// Whether requests that come now are served: `now` by the fleet's clock.
+    pub fn health(&self, now: SimTime) -> WorkerHealth {
+        match self.state() {
+            WorkerState::Ready if self.gauges.iter().any(|gauge| gauge.hangs(now)) => WorkerHealth::Hung,
+            WorkerState::Ready if !self.listed.load(Relaxed) => WorkerHealth::Unlisted,
+            state => WorkerHealth::InState(state),
+        }
     }
 
     pub(super) fn set_incarnation(&self, incarnation: u32, instance: u64) {
@@ -115,17 +169,19 @@ impl WorkerEntry {
     fn page_ranks(&self, label: bool) -> impl Iterator<Item = PageRank> {
         let ranks = self.gauges.iter().zip(&self.metrics).zip(0..);
         ranks.map(move |((gauge, metrics), rank)| PageRank {
+            kind: self.kind,
             worker: label.then(|| self.id.to_string()),
             rank,
+            block_size: self.block_size,
             model: Arc::clone(&self.model),
             gauge: Arc::clone(gauge),
             metrics: Arc::clone(metrics),
         })
     }
 
-    /// vLLM's metrics of this worker, as its own server would show them.
-    pub fn vllm_page(&self) -> String {
-        vllm_page::render(&self.page_ranks(false).collect::<Vec<_>>())
+    /// Its engine's metrics, as its own server would show them.
+    pub fn engine_page(&self) -> String {
+        engine_page::render(&self.page_ranks(false).collect::<Vec<_>>())
     }
 
     /// Everything about it now.
@@ -264,21 +320,27 @@ impl Registry {
         self.workers.iter().filter(|entry| entry.state() == state).count()
     }
 
-    fn entries(&self) -> Vec<Arc<WorkerEntry>> {
+    /// All workers, by position.
+    pub fn entries(&self) -> Vec<Arc<WorkerEntry>> {
         let mut entries: Vec<_> = self.workers.iter().map(|entry| Arc::clone(&entry)).collect();
         entries.sort_by_key(|entry| entry.id);
         entries
     }
 
-    /// vLLM's metrics of all ranks that have had a request, with the worker's path as a further label.
-    pub fn vllm_page(&self) -> String {
+    /// Engines' metrics of all ranks that have had a request, with the worker's path as a further label.
+    pub fn engine_page(&self) -> String {
         let entries = self.entries();
         let ranks = entries.iter().flat_map(|entry| entry.page_ranks(true));
         let ranks: Vec<_> = ranks.filter(PageRank::has_served).collect();
-        if ranks.is_empty() {
-            return String::new();
-        }
-        vllm_page::render(&ranks)
+        engine_page::render(&ranks)
+    }
+
+    /// How each worker does, by position.
+    pub fn health(&self, now: SimTime) -> Vec<(WorkerId, WorkerHealth)> {
+        self.entries()
+            .iter()
+            .map(|entry| (entry.id, entry.health(now)))
+            .collect()
     }
 
     /// Everything now.

@@ -174,7 +174,7 @@ impl Sockets {
 /// The page that the HTTP face shows.
 fn metrics_of(entry: &Arc<WorkerEntry>) -> MetricsPage {
     let entry = Arc::clone(entry);
-    Arc::new(move || entry.vllm_page())
+    Arc::new(move || entry.engine_page())
 }
 
 fn open_publisher(plan: &WorkerPlan, rank: u32, shared: &Shared) -> Result<EventPlane, StartError> {

@@ -2,10 +2,10 @@
 //!
 //! | Path | Answer |
 //! |---|---|
-//! | `/health` | 200 when the fleet has started and a worker can serve, else 503; says how each worker does |
+//! | `/health` | 200 when the fleet has started and a worker can serve, else 503; says how each worker does: its state, or `hung` (a pass or a request is long overdue), or `unlisted` (its lease has lapsed) |
 //! | `/health/w3` | the same for one worker |
 //! | `/live` | 200 as long as the fleet is not over |
-//! | `/metrics` | fleet counters, gauges, and vLLM's metrics of every rank that has had a request |
+//! | `/metrics` | fleet counters, gauges, the figures of Dynamo's runtime, and the engine's metrics of every rank that has had a request |
 //! | `/metadata` | 404: records are in the discovery store |
 //! | others | 404 `Route not found` |
 //!
@@ -33,12 +33,14 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::exporter;
+use super::{component_page, exporter};
+use crate::actors::clock::Clock;
 use crate::actors::fleet::Launch;
 use crate::actors::gauge::RankSnapshot;
 use crate::actors::path::ActorPath;
-use crate::actors::registry::{FleetSnapshot, Registry, WorkerSnapshot, WorkerState};
+use crate::actors::registry::{FleetSnapshot, Registry, WorkerHealth, WorkerSnapshot, WorkerState};
 use crate::config::StatusConfig;
+use crate::types::WorkerId;
 
 /// A server that cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +62,7 @@ pub struct StatusServer {
 struct Status {
     registry: Arc<Registry>,
     launch: watch::Receiver<Launch>,
+    clock: Clock,
     ready_while_starting: bool,
     began: Instant,
 }
@@ -78,6 +81,7 @@ impl StatusServer {
         options: &StatusConfig,
         registry: Arc<Registry>,
         launch: watch::Receiver<Launch>,
+        clock: Clock,
         pool: &Handle,
     ) -> Result<Self, StatusError> {
         let wanted = options.address;
@@ -94,6 +98,7 @@ impl StatusServer {
         let status = Arc::new(Status {
             registry,
             launch,
+            clock,
             ready_while_starting: options.ready_while_starting,
             began: Instant::now(),
         });
@@ -148,13 +153,12 @@ impl Status {
         matches!(*self.launch.borrow(), Launch::Starting { .. })
     }
 
-    fn probe(&self, ready: bool, snapshot: &FleetSnapshot) -> Response {
-        let workers: Map<String, Value> = snapshot
-            .workers
+    fn probe(&self, ready: bool, workers: &[(WorkerId, WorkerHealth)]) -> Response {
+        let serving = workers.iter().any(|(_, health)| health.is_ready());
+        let workers: Map<String, Value> = workers
             .iter()
-            .map(|worker| (worker.path.clone(), json!(worker.state)))
+            .map(|(worker, health)| (worker.to_string(), json!(health)))
             .collect();
-        let serving = snapshot.workers.iter().any(|worker| worker.state == WorkerState::Ready);
         let uptime: Duration = self.began.elapsed();
         let body = json!({
             "status": word(ready),
@@ -172,15 +176,15 @@ impl Status {
 }
 
 async fn health(State(status): State<Arc<Status>>) -> Response {
-    let snapshot = status.registry.snapshot();
-    let serving = snapshot.workers.iter().any(|worker| worker.state == WorkerState::Ready);
+    let workers = status.registry.health(status.clock.now());
+    let serving = workers.iter().any(|(_, health)| health.is_ready());
     let ready = status.has_started() && (serving || status.is_starting());
-    status.probe(ready, &snapshot)
+    status.probe(ready, &workers)
 }
 
 async fn live(State(status): State<Arc<Status>>) -> Response {
     let alive = !matches!(*status.launch.borrow(), Launch::Failed(_) | Launch::Over);
-    status.probe(alive, &status.registry.snapshot())
+    status.probe(alive, &status.registry.health(status.clock.now()))
 }
 
 async fn worker_health(State(status): State<Arc<Status>>, Path(worker): Path<String>) -> Response {
@@ -188,11 +192,8 @@ async fn worker_health(State(status): State<Arc<Status>>, Path(worker): Path<Str
     let Some(entry) = path.and_then(|path| status.registry.get(path.worker)) else {
         return (StatusCode::NOT_FOUND, format!("no worker {worker:?} in this fleet")).into_response();
     };
-    let snapshot = FleetSnapshot {
-        workers: vec![entry.snapshot()],
-    };
-    let ready = entry.state() == WorkerState::Ready;
-    status.probe(ready, &snapshot)
+    let health = entry.health(status.clock.now());
+    status.probe(health.is_ready(), &[(entry.id(), health)])
 }
 
 async fn metadata() -> (StatusCode, &'static str) {
@@ -202,7 +203,8 @@ async fn metadata() -> (StatusCode, &'static str) {
 async fn metrics_page(State(status): State<Arc<Status>>) -> Response {
     let mut page = exporter::page();
     fleet_gauges(&mut page, &status.registry.snapshot(), status.began.elapsed());
-    page.push_str(&status.registry.vllm_page());
+    component_page::put(&mut page, &status.registry, status.began.elapsed());
+    page.push_str(&status.registry.engine_page());
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
     (kind, page).into_response()
 }
@@ -291,6 +293,12 @@ fn fleet_sums(page: &mut String, snapshot: &FleetSnapshot) {
             ranks(|r| r.tokens_total),
         ),
         ("passes_total", "counter", "Forward passes.", ranks(|r| r.passes_total)),
+        (
+            "kv_events_published_total",
+            "counter",
+            "KV events given to the event plane.",
+            ranks(|r| r.kv_events_total),
+        ),
         (
             "recovery_answers_total",
             "counter",

@@ -223,7 +223,8 @@ fn refused(reason: &HandoffRefused) -> Failure {
 impl Rank {
     /// Takes a request in; the rank's role decides what becomes of it.
     pub(super) fn submit(&mut self, submission: Submission, ctx: &mut Context<Self>) {
-        self.gauge.count_request();
+        let now = self.clock.now();
+        self.gauge.count_request(now);
         let Submission {
             mut request,
             sink,
@@ -231,7 +232,6 @@ impl Rank {
             ..
         } = submission;
         let id = request.id;
-        let now = self.clock.now();
         let role = self.handoffs.parts.role;
         if role == WorkerRole::Prefill {
             request.stop = StopRule::one_token();

@@ -120,6 +120,7 @@ impl Handler<Died> for Worker {
             Child::Lease => {
                 if incarnation == self.lease_incarnation {
                     self.registrar = None;
+                    self.entry.set_listed(false);
                     if self.said_goodbye {
                         // Nobody is left to close the lease: it runs out by itself.
                         return self.left(ctx);

@@ -109,8 +109,10 @@ impl Handler<LeaseNews> for Worker {
                 if self.entry.state() == WorkerState::Starting {
                     self.entry.set_state(WorkerState::Ready);
                 }
+                self.entry.set_listed(true);
                 self.fleet.do_send(WorkerNews::Registered(self.plan.id));
             }
+            LeaseNews::Lapsed => self.entry.set_listed(false),
             LeaseNews::Left => self.left(ctx),
         }
     }

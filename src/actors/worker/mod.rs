@@ -85,7 +85,7 @@ impl Worker {
         incarnation: u32,
         instance: InstanceId,
     ) -> Result<Self, StartError> {
-        let gate = Arc::new(Gate::default());
+        let gate = Arc::new(Gate::new(shared.clock, entry.gauges.clone()));
         let sockets = Sockets::open(&plan, &shared, &gate, &entry)?;
         let card = sockets.rendezvous.as_ref().map(|(_, server)| {
             let port = server.address().port();

@@ -1,31 +1,14 @@
-//! vLLM's metrics in Prometheus' text form, of one worker or of many.
+//! vLLM's metrics, and the part of them that Dynamo shows for TensorRT-LLM under that engine's prefix.
 //!
-//! Names, labels and buckets are those of a vLLM 0.32.0 server, with the colon written literally. Left out is what an
-//! emulated engine cannot know (estimated FLOPs and bytes, cache configuration), what it has not got (multi-modal and
-//! external caches, sleep), and the `_created` times.
+//! Names, labels and buckets are those of a vLLM 0.32.0 server. Left out is what an emulated engine cannot know
+//! (estimated FLOPs and bytes, cache configuration), what it has not got (multi-modal and external caches, sleep), and the
+//! `_created` times.
 
-use std::fmt::Write;
 use std::sync::Arc;
 
-use super::engine_metrics::{Counter, EngineMetrics, Histogram};
-use super::gauge::{RankGauge, RankSnapshot};
-
-/// One rank on the page.
-pub(super) struct PageRank {
-    /// Actor path of the worker; a label where a page has several.
-    pub(super) worker: Option<String>,
-    pub(super) rank: u32,
-    pub(super) model: Arc<str>,
-    pub(super) gauge: Arc<RankGauge>,
-    pub(super) metrics: Arc<EngineMetrics>,
-}
-
-impl PageRank {
-    /// Whether it ever had a request.
-    pub(super) fn has_served(&self) -> bool {
-        self.gauge.requests() > 0
-    }
-}
+use super::super::engine_metrics::{Counter, EngineMetrics, Histogram};
+use super::super::gauge::RankSnapshot;
+use super::{Page, PageRank, escape, float};
 
 struct Row {
     labels: String,
@@ -36,11 +19,6 @@ struct Row {
 type Figure = fn(&Row) -> f64;
 type Count = fn(&EngineMetrics) -> &Counter;
 type Spread = fn(&EngineMetrics) -> &Histogram;
-
-#[allow(clippy::cast_precision_loss)]
-fn float(count: u64) -> f64 {
-    count as f64
-}
 
 const FIGURES: [(&str, &str, &str, Figure); 8] = [
     (
@@ -59,7 +37,7 @@ const FIGURES: [(&str, &str, &str, Figure); 8] = [
         "kv_cache_usage_perc",
         "gauge",
         "KV-cache usage. 1 means 100 percent usage.",
-        |row| f64::from(row.now.load.active_blocks) / f64::from(row.now.load.total_blocks.max(1)),
+        Row::cache_usage,
     ),
     (
         "num_preemptions_total",
@@ -162,18 +140,23 @@ const SPREADS: [(&str, &str, Spread); 15] = [
     }),
 ];
 
-/// The page of these ranks.
-pub(super) fn render(ranks: &[PageRank]) -> String {
-    let rows: Vec<Row> = ranks.iter().map(Row::new).collect();
-    let mut page = String::new();
-    for (name, kind, help, figure) in FIGURES {
-        head(&mut page, name, kind, help);
-        for row in &rows {
-            line(&mut page, name, &row.labels, "", figure(row));
-        }
-    }
+/// What TensorRT-LLM's page has of the above, beside `gpu_cache_usage_perc`.
+const COMMON: [&str; 7] = [
+    "num_requests_running",
+    "num_requests_waiting",
+    "kv_cache_usage_perc",
+    "num_preemptions_total",
+    "time_to_first_token_seconds",
+    "inter_token_latency_seconds",
+    "e2e_request_latency_seconds",
+];
+
+/// Everything that vLLM tells of these ranks.
+pub(super) fn render(page: &mut Page<'_>, ranks: &[&PageRank]) {
+    let rows: Vec<Row> = ranks.iter().map(|rank| Row::new(rank)).collect();
+    figures(page, &rows, |_| true);
     let name = "prompt_tokens_by_source_total";
-    head(&mut page, name, "counter", "Number of prompt tokens by source.");
+    page.head(name, "counter", "Number of prompt tokens by source.");
     for row in &rows {
         let (all, cached) = (row.metrics.prompt_tokens.get(), row.metrics.cached_tokens.get());
         let computed = float(all.saturating_sub(cached));
@@ -183,84 +166,78 @@ pub(super) fn render(ranks: &[PageRank]) -> String {
             ("local_cache_hit", float(cached)),
             external,
         ] {
-            line(&mut page, name, &row.labels, &format!(",source=\"{source}\""), tokens);
+            page.line(name, &row.labels, &format!(",source=\"{source}\""), tokens);
         }
     }
     let name = "request_success_total";
-    head(
-        &mut page,
-        name,
-        "counter",
-        "Count of processed requests by how they ended.",
-    );
+    page.head(name, "counter", "Count of processed requests by how they ended.");
     for row in &rows {
         for (reason, count) in FINISHED {
             let reason = format!(",finished_reason=\"{reason}\"");
-            line(&mut page, name, &row.labels, &reason, float(count(&row.metrics).get()));
+            page.line(name, &row.labels, &reason, float(count(&row.metrics).get()));
         }
     }
-    for (name, help, spread) in SPREADS {
-        head(&mut page, name, "histogram", help);
-        for row in &rows {
-            histogram(&mut page, name, &row.labels, spread(&row.metrics));
+    spreads(page, &rows, |_| true);
+}
+
+/// The part that Dynamo shows for other engines with the same names.
+pub(super) fn render_common(page: &mut Page<'_>, ranks: &[&PageRank]) {
+    let rows: Vec<Row> = ranks.iter().map(|rank| Row::new(rank)).collect();
+    figures(page, &rows, |name| COMMON.contains(&name));
+    let name = "gpu_cache_usage_perc";
+    page.head(name, "gauge", "GPU KV-cache usage. 1 means 100 percent usage.");
+    for row in &rows {
+        page.line(name, &row.labels, "", row.cache_usage());
+    }
+    spreads(page, &rows, |name| COMMON.contains(&name));
+}
+
+fn figures(page: &mut Page<'_>, rows: &[Row], wanted: impl Fn(&str) -> bool) {
+    for (name, kind, help, figure) in FIGURES.into_iter().filter(|(name, ..)| wanted(name)) {
+        page.head(name, kind, help);
+        for row in rows {
+            page.line(name, &row.labels, "", figure(row));
         }
     }
-    page
+}
+
+fn spreads(page: &mut Page<'_>, rows: &[Row], wanted: impl Fn(&str) -> bool) {
+    for (name, help, spread) in SPREADS.into_iter().filter(|(name, ..)| wanted(name)) {
+        page.head(name, "histogram", help);
+        for row in rows {
+            let (buckets, count, sum) = spread(&row.metrics).read();
+            page.histogram(name, &row.labels, &buckets, count, sum);
+        }
+    }
 }
 
 impl Row {
     fn new(rank: &PageRank) -> Self {
-        let mut labels = format!("engine=\"{}\",model_name=\"{}\"", rank.rank, escape(&rank.model));
-        if let Some(worker) = &rank.worker {
-            let _ = write!(labels, ",worker=\"{}\"", escape(worker));
-        }
+        let model = escape(&rank.model);
         Self {
-            labels,
-            now: rank.gauge.snapshot(String::new()),
+            labels: format!("engine=\"{}\",model_name=\"{model}\"{}", rank.rank, rank.worker_label()),
+            now: rank.now(),
             metrics: Arc::clone(&rank.metrics),
         }
     }
-}
 
-/// Label values may hold anything; three characters have to be escaped.
-fn escape(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
-}
-
-// Writing into a String cannot fail.
-
-fn head(page: &mut String, name: &str, kind: &str, help: &str) {
-    let _ = writeln!(page, "# HELP vllm:{name} {help}\n# TYPE vllm:{name} {kind}");
-}
-
-fn line(page: &mut String, name: &str, labels: &str, more: &str, value: f64) {
-    let _ = writeln!(page, "vllm:{name}{{{labels}{more}}} {value:?}");
-}
-
-fn histogram(page: &mut String, name: &str, labels: &str, histogram: &Histogram) {
-    let (buckets, count, sum) = histogram.read();
-    for (bound, below) in buckets {
-        let _ = writeln!(
-            page,
-            "vllm:{name}_bucket{{{labels},le=\"{bound:?}\"}} {:?}",
-            float(below)
-        );
+    fn cache_usage(&self) -> f64 {
+        f64::from(self.now.load.active_blocks) / f64::from(self.now.load.total_blocks.max(1))
     }
-    let _ = writeln!(page, "vllm:{name}_bucket{{{labels},le=\"+Inf\"}} {:?}", float(count));
-    let _ = writeln!(page, "vllm:{name}_count{{{labels}}} {:?}", float(count));
-    let _ = writeln!(page, "vllm:{name}_sum{{{labels}}} {sum:?}");
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
+    use super::super::super::engine_metrics::Timeline;
+    use super::super::render;
     use super::*;
-    use crate::actors::engine_metrics::Timeline;
+    use crate::engine::EngineKind;
     use crate::types::{EngineRequest, FinishReason, HashSalt, RequestId, SimTime, StopRule};
 
     /// Recorded from a real server; see `tests/golden/vllm-server/README.md`.
-    const RECORDED: &str = include_str!("../../tests/golden/vllm-server/metrics-0.32.0.txt");
+    const RECORDED: &str = include_str!("../../../tests/golden/vllm-server/metrics-0.32.0.txt");
 
     /// Per metric: type, names of labels, bucket bounds.
     fn shape(page: &str) -> BTreeMap<String, (String, BTreeSet<String>, Vec<String>)> {
@@ -298,12 +275,14 @@ mod tests {
 
     fn rank(worker: Option<&str>) -> PageRank {
         PageRank {
+            kind: EngineKind::Vllm,
             worker: worker.map(str::to_owned),
             rank: 0,
+            block_size: 16,
             model: Arc::from("mock"),
             gauge: Arc::default(),
             // As the recorded server's.
-            metrics: Arc::new(EngineMetrics::new(512)),
+            metrics: Arc::new(EngineMetrics::new(EngineKind::Vllm, 512)),
         }
     }
 
@@ -379,5 +358,22 @@ mod tests {
         ] {
             assert!(page.lines().any(|own| own == line), "{line} is not on\n{page}");
         }
+    }
+
+    #[test]
+    fn tensorrt_llm_has_the_common_part_under_its_own_prefix() {
+        let page = render(&[PageRank {
+            kind: EngineKind::Trtllm,
+            ..rank(None)
+        }]);
+        let labels = "engine=\"0\",model_name=\"mock\"";
+        for line in [
+            format!("trtllm:num_requests_running{{{labels}}} 0.0"),
+            format!("trtllm:gpu_cache_usage_perc{{{labels}}} 0.0"),
+            format!("trtllm:e2e_request_latency_seconds_count{{{labels}}} 0.0"),
+        ] {
+            assert!(page.lines().any(|own| own == line), "{line} is not on\n{page}");
+        }
+        assert!(!page.contains("vllm:") && !page.contains("prompt_tokens"));
     }
 }
