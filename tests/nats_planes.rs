@@ -539,3 +539,48 @@ fn a_server_that_is_not_there_is_an_error_that_says_where_it_was_looked_for() {
         "{error}"
     );
 }
+
+#[test]
+#[ignore = "needs nats-server: scripts/test"]
+fn forward_passes_and_load_figures_travel_by_nats_too() {
+    let scene = Scene::start(&["--speedup-ratio", "0", "--forward-pass-metrics", "full"]);
+    let subject = scene.subject(0);
+    let instance = scene.cluster.snapshot().workers[0].instance_id;
+    let topics = ["forward-pass-metrics", "kv_metrics"];
+    let channels = scene.store.list(EVENT_CHANNELS);
+    for topic in topics {
+        let of_topic = |key: &str| key.contains(&format!("/topic/{topic}/"));
+        assert_eq!(
+            channels.iter().filter(|record| of_topic(&record.key)).count(),
+            1,
+            "{topic}"
+        );
+    }
+    scene.runtime.block_on(async {
+        let scope = "namespace.dynamo.component.backend.endpoint.generate";
+        let mut passes = scene.client.subscribe(format!("{scope}.{}", topics[0])).await.unwrap();
+        let mut loads = scene.client.subscribe(format!("{scope}.{}", topics[1])).await.unwrap();
+        scene.client.flush().await.unwrap();
+        // More passes than the rank runs at one go: blocks are seen in use in between.
+        call(&scene.client, &subject, Codec::Json, chat(&[7; 9], 60))
+            .await
+            .unwrap();
+        // Heartbeats of the idle rank may come first.
+        let pass: Value = loop {
+            let message = tokio::time::timeout(PATIENCE, passes.next()).await.unwrap().unwrap();
+            let envelope = envelope::decode(&message.payload).unwrap();
+            assert_eq!(envelope.topic, topics[0]);
+            let pass: Value = Codec::Msgpack.decode(envelope.payload).unwrap();
+            if pass["scheduled_requests"]["num_prefill_requests"] == 1 {
+                break pass;
+            }
+        };
+        assert_eq!(pass["worker_id"], instance.to_string());
+        assert_eq!(pass["scheduled_requests"]["sum_prefill_tokens"], 9);
+        let load = tokio::time::timeout(PATIENCE, loads.next()).await.unwrap().unwrap();
+        let envelope = envelope::decode(&load.payload).unwrap();
+        let load: Value = Codec::Msgpack.decode(envelope.payload).unwrap();
+        assert_eq!((&load["worker_id"], &load["dp_rank"]), (&json!(instance), &json!(0)));
+        assert!(load["kv_used_blocks"].is_u64());
+    });
+}

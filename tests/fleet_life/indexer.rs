@@ -1,17 +1,14 @@
 //! A real reader of the engines' own event stream: Dynamo's standalone indexer has to know exactly what each rank has.
 
-use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 
 use ghostfleet::actors::death::Death;
 use ghostfleet::block_hash::hash_blocks;
 use ghostfleet::types::HashSalt;
 use serde_json::{Value, json};
 
+use crate::cable::Cable;
 use crate::caller::{call, chat};
 use crate::native::free_ports;
 use crate::scene::{PATIENCE, Scene};
@@ -68,68 +65,6 @@ impl Drop for Indexer {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// A cable between the indexer and a port that can be pulled.
-struct Cable {
-    port: u16,
-    pulled: Arc<AtomicBool>,
-    ends: Arc<Mutex<Vec<TcpStream>>>,
-}
-
-impl Cable {
-    fn to(target: u16) -> Self {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let cable = Self {
-            port: listener.local_addr().unwrap().port(),
-            pulled: Arc::default(),
-            ends: Arc::default(),
-        };
-        let (pulled, ends) = (Arc::clone(&cable.pulled), Arc::clone(&cable.ends));
-        std::thread::spawn(move || {
-            for near in listener.incoming().flatten() {
-                let Ok(far) = TcpStream::connect(("127.0.0.1", target)) else {
-                    continue;
-                };
-                let mut ends = ends.lock().unwrap();
-                if pulled.load(Ordering::SeqCst) {
-                    continue;
-                }
-                ends.extend([near.try_clone().unwrap(), far.try_clone().unwrap()]);
-                let back = (far.try_clone().unwrap(), near.try_clone().unwrap());
-                std::thread::spawn(move || pour(back.0, back.1));
-                std::thread::spawn(move || pour(near, far));
-            }
-        });
-        cable
-    }
-
-    fn pull(&self) {
-        let mut ends = self.ends.lock().unwrap();
-        self.pulled.store(true, Ordering::SeqCst);
-        for end in ends.drain(..) {
-            let _ = end.shutdown(Shutdown::Both);
-        }
-    }
-
-    fn plug_in(&self) {
-        self.pulled.store(false, Ordering::SeqCst);
-    }
-
-    fn carries(&self) -> bool {
-        !self.ends.lock().unwrap().is_empty()
-    }
-}
-
-fn pour(mut from: TcpStream, mut to: TcpStream) {
-    let mut bytes = [0; 4096];
-    while let Ok(read) = from.read(&mut bytes) {
-        if read == 0 || to.write_all(&bytes[..read]).is_err() {
-            break;
-        }
-    }
-    let _ = to.shutdown(Shutdown::Both);
-    let _ = from.shutdown(Shutdown::Both);
 }
 
 struct Bench {
@@ -290,4 +225,10 @@ fn dynamos_indexer_knows_exactly_what_a_rank_has() {
 #[ignore = "needs Dynamo's standalone indexer: scripts/test"]
 fn dynamos_indexer_reads_positional_events_too() {
     check(&["--zmq-kv-events-format", "array", "--zmq-replay-frames", "4"]);
+}
+
+#[test]
+#[ignore = "needs Dynamo's standalone indexer: scripts/test"]
+fn dynamos_indexer_knows_what_an_sglang_rank_has() {
+    check(&["--engine-type", "sglang"]);
 }

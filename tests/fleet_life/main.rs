@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod cable;
 mod caller;
 mod scene;
 
@@ -14,4 +15,6 @@ mod indexer;
 mod memory;
 mod native;
 mod recovery;
+mod slow_subscriber;
 mod status;
+mod vllm_router;

@@ -93,6 +93,10 @@ fn metrics_tell_the_fleet_and_each_rank_that_has_served() {
     }
     assert!(!page.contains("worker=\"w0\""), "w0 has not served");
     assert!(page.contains("ghostfleet_tokens_total 6\n"), "{page}");
+    let instance = scene.worker(1).instance_id;
+    let endpoint = "dynamo_namespace=\"dynamo\",dynamo_component=\"backend\",dynamo_endpoint=\"generate\"";
+    let requests = format!("dynamo_component_requests_total{{{endpoint},worker_id=\"{instance:x}\"}} 2\n");
+    assert!(page.contains(&requests), "{requests} is not on\n{page}");
     let first: u16 = http.parse().unwrap();
     let own = |worker: u16| fetch(&format!("http://127.0.0.1:{}/metrics", first + worker)).1;
     assert!(own(1).contains(&format!("vllm:prompt_tokens_total{{{labels}}} 20.0\n")));
@@ -126,4 +130,44 @@ fn a_taken_port_is_named() {
         error.contains(&address.to_string()) && error.contains("DYN_SYSTEM_PORT"),
         "{error}"
     );
+}
+
+#[test]
+fn a_draining_worker_and_one_whose_lease_has_gone_are_not_ready() {
+    let flags = ["--speedup-ratio", "0", "--num-workers", "2", "--system-port", "0"];
+    let scene = Scene::start(&flags);
+    // It drains until its answer is over.
+    let mut open = call(&scene.address(1), "a", &chat(&[1, 2, 3], 30_000)).unwrap();
+    open.next().unwrap();
+    scene.cluster.drain("w1").unwrap();
+    scene.until("the drain is told", |scene| get(scene, "/health/w1").0 == 503);
+    assert!(get(&scene, "/health").1.contains("\"w1\":\"draining\""));
+    drop(open);
+    scene.until("it has left", |scene| {
+        get(scene, "/health").1.contains("\"w1\":\"left\"")
+    });
+    // A dead lease keeper leaves its records to run out; they are back when it is.
+    let restarts = scene.worker(0).restarts;
+    scene.cluster.kill("w0/lease", Death::Crash).unwrap();
+    scene.until("w0 is listed again", |scene| {
+        scene.worker(0).restarts > restarts && get(scene, "/health/w0").0 == 200
+    });
+}
+
+#[test]
+fn sglang_workers_have_metrics_of_sglang() {
+    let flags = ["--speedup-ratio", "0", "--system-port", "0", "--engine-type", "sglang"];
+    let scene = Scene::start(&flags);
+    ask(&scene, 0);
+    let labels = "engine_type=\"sglang\",model_name=\"tiny\",worker=\"w0\"";
+    let line = format!("sglang:num_requests_total{{{labels}}} 1.0\n");
+    scene.until("the request is counted", |scene| {
+        get(scene, "/metrics").1.contains(&line)
+    });
+    let page = get(&scene, "/metrics").1;
+    assert!(
+        page.contains(&format!("sglang:generation_tokens_total{{{labels}}} 3.0\n")),
+        "{page}"
+    );
+    assert!(!page.contains("vllm:"), "{page}");
 }

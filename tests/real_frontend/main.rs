@@ -7,6 +7,7 @@ mod etcd;
 mod fleet;
 mod frontend;
 mod nats;
+mod plane_report;
 mod prefixes;
 mod process;
 mod release;
@@ -14,6 +15,7 @@ mod stack;
 mod wait;
 
 mod answers;
+mod busy;
 mod disaggregation;
 mod discovery;
 mod faults;

@@ -10,6 +10,7 @@ use crate::client::Stream;
 use crate::fleet::{Fleet, MODEL};
 use crate::frontend::{Frontend, FrontendOptions, RouterMode};
 use crate::nats::Nats;
+use crate::plane_report::{Part, PlaneReport};
 use crate::prefixes::{assert_no_event_refused, follow_up, plant_and_index, wait_known};
 use crate::release::{Release, on_each_release};
 use crate::stack::{Events, Requests, Stack, Store};
@@ -164,33 +165,38 @@ on_each_release! {
         let stack = Stack::on(Store::Etcd, Requests::Nats, Events::Nats);
         let fleet = Fleet::start(&stack, "--num-workers 3 --block-size 16 --nats-connections per-worker");
         let frontend = serving(&stack, release, 3);
-        scenario(&stack, &fleet, &frontend, release);
+        scenario(&stack, &fleet, &frontend, release, &PlaneReport::unwritten());
     }
 }
 
 /// List, stream, KV routing, cancel, crash, late frontend, drain, goodbye.
 fn interop(release: Release, store: Store, requests: Requests, events: Events) {
+    let report = PlaneReport::begin(release, store, requests, events);
     let stack = Stack::on(store, requests, events);
     let fleet = Fleet::start(&stack, "--num-workers 3 --block-size 16");
     let frontend = serving(&stack, release, 3);
-    scenario(&stack, &fleet, &frontend, release);
+    scenario(&stack, &fleet, &frontend, release, &report);
     fleet.stop();
     frontend.client().wait_unlisted(MODEL, LIST_LIMIT);
+    report.shown(Part::List);
 }
 
-fn scenario(stack: &Stack, fleet: &Fleet, frontend: &Frontend, release: Release) {
+fn scenario(stack: &Stack, fleet: &Fleet, frontend: &Frontend, release: Release, report: &PlaneReport) {
     let client = frontend.client();
     let transcript = client.stream(CHAT, &chat("Hello.", 8)).finish();
     assert_eq!(transcript.usage()["completion_tokens"], 8);
+    report.shown(Part::Stream);
 
     let owner = plant_and_index(fleet, client, 1);
     for extra in 0..4 {
         assert_eq!(follow_up(fleet, client, 1, extra), owner, "request {extra}");
     }
     assert_no_event_refused(client);
+    report.shown(Part::KvRouting);
 
     drop(open(frontend, 3, ENDLESS));
     fleet.wait_idle();
+    report.shown(Part::Cancel);
 
     // In KV mode 1.4.2 refuses to move a request that it has booked once ("already exists"), on every plane.
     let plain = attach(stack, release, RouterMode::RoundRobin, 3);
@@ -204,12 +210,14 @@ fn scenario(stack: &Stack, fleet: &Fleet, frontend: &Frontend, release: Release)
     assert_eq!(fleet.worker(victim).state, WorkerState::Dead);
     // Its records go when nobody renews them any more.
     client.wait_instances("generate", 2, LIST_LIMIT);
+    report.shown(Part::Crash);
 
     let owner = plant_and_index(fleet, client, 2);
     let late = serving(stack, release, 2);
     wait_known(fleet, late.client(), &[(2, owner)]);
     assert_eq!(follow_up(fleet, late.client(), 2, 0), owner);
     drop(late);
+    report.shown(Part::LateFrontend);
 
     let streams: Vec<_> = (10..14).map(|topic| open(frontend, topic, LENGTH)).collect();
     let leaving = (0..3).find(|index| *index != victim).expect("two are left");
@@ -227,6 +235,7 @@ fn scenario(stack: &Stack, fleet: &Fleet, frontend: &Frontend, release: Release)
         assert_eq!(transcript.usage()["completion_tokens"], LENGTH);
     }
     fleet.wait_state(leaving, WorkerState::Left, STATE_LIMIT);
+    report.shown(Part::Drain);
 }
 
 /// A KV frontend on the planes of the stack that knows all workers.
