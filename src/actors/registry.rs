@@ -142,10 +142,13 @@ impl WorkerEntry {
 
     /// Whether requests that come now are served: `now` by the fleet's clock.
     pub fn health(&self, now: SimTime) -> WorkerHealth {
-        match self.state() {
-            WorkerState::Ready if self.gauges.iter().any(|gauge| gauge.hangs(now)) => WorkerHealth::Hung,
-            WorkerState::Ready if !self.listed.load(Relaxed) => WorkerHealth::Unlisted,
-            state => WorkerHealth::InState(state),
+        let state = self.state();
+        if state == WorkerState::Ready && self.gauges.iter().any(|gauge| gauge.hangs(now)) {
+            WorkerHealth::Hung
+        } else if state == WorkerState::Ready && !self.listed.load(Relaxed) {
+            WorkerHealth::Unlisted
+        } else {
+            WorkerHealth::InState(state)
         }
     }
 
