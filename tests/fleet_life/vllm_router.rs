@@ -105,6 +105,7 @@ fn ask(port: u16, topic: u32) -> bool {
 struct Bench {
     scene: Scene,
     router: Router,
+    cables: [Cable; 2],
     http: u16,
     next_topic: u32,
 }
@@ -162,108 +163,109 @@ impl Bench {
     }
 }
 
+impl Bench {
+    fn start() -> Self {
+        let (http, events, replay) = (free_ports(), [free_ports(), free_ports()], [free_ports(), free_ports()]);
+        let list = |ports: [u16; 2]| format!("{},{}", ports[0], ports[1]);
+        let flags = [
+            "--speedup-ratio",
+            "0",
+            "--num-workers",
+            "2",
+            "--system-port",
+            "0",
+            "--http-port",
+            &http.to_string(),
+            "--zmq-kv-events-ports",
+            &list(events),
+            "--zmq-replay-ports",
+            &list(replay),
+        ];
+        let scene = Scene::start(&flags);
+        let cables = events.map(Cable::to);
+        let router = Router::start(&[(http, cables[0].port, replay[0]), (http + 1, cables[1].port, replay[1])]);
+        scene.until("the router serves", |_| ask(router.port, 0));
+        scene.until("it hears both workers", |_| cables.iter().all(Cable::carries));
+        Self {
+            scene,
+            router,
+            cables,
+            http,
+            next_topic: 0,
+        }
+    }
+
+    /// Plants topics until the router finds all of them; its subscription may take a moment after its connection.
+    fn learn_stored(&mut self) -> Vec<(u32, u16)> {
+        for _ in 0..ATTEMPTS {
+            let owners = self.plant_many();
+            if self.finds(&owners) {
+                return owners;
+            }
+        }
+        panic!("it never finds what both workers have");
+    }
+
+    /// Has w1 compute what was w0's: topics that w1 alone has now if w0 has lost them.
+    fn move_topics(&self, owners: &[(u32, u16)]) -> Vec<(u32, u16)> {
+        let of_w0 = owners.iter().filter(|(_, owner)| *owner == 0);
+        let moved: Vec<_> = of_w0.map(|(topic, _)| (*topic, 1)).collect();
+        for (topic, owner) in &moved {
+            self.plant(*topic, *owner);
+        }
+        moved
+    }
+
+    /// Pulls the cables, has both workers compute topics, and puts the cables back: what was told meanwhile is replayed.
+    fn fill_gap(&mut self) {
+        for cable in &self.cables {
+            cable.pull();
+        }
+        let missed = self.plant_many();
+        let replays = self.replays();
+        for cable in &self.cables {
+            cable.plug_in();
+        }
+        // The gap shows with the first event that gets through again.
+        let begin = Instant::now();
+        while self.replays() < replays + 2 {
+            assert!(begin.elapsed() < PATIENCE, "a gap is never noticed");
+            self.plant_many();
+        }
+        // What comes behind the replay is known when the replay is.
+        let next = self.plant_many();
+        assert!(self.finds(&next) && self.finds(&missed), "a gap is not filled");
+    }
+
+    /// A new incarnation of w0 on the same ports, with nothing in its cache and its numbers from 0.
+    fn restart(&mut self) {
+        let connections = self.cables[0].connections();
+        self.scene.cluster.kill("w0", Death::Crash).unwrap();
+        self.scene
+            .until("w0 starts again", |scene| scene.cluster.restart("w0", false).is_ok());
+        self.scene.until("w0 answers again", |_| ask(self.http, 1_000_000));
+        self.scene.until("the router connects again", |_| {
+            self.cables[0].connections() > connections
+        });
+    }
+}
+
 #[test]
 #[ignore = "needs vllm-router: scripts/test"]
 fn vllm_router_finds_each_prompt_where_it_is_cached() {
-    let (http, events, replay) = (free_ports(), [free_ports(), free_ports()], [free_ports(), free_ports()]);
-    let list = |ports: [u16; 2]| format!("{},{}", ports[0], ports[1]);
-    let flags = [
-        "--speedup-ratio",
-        "0",
-        "--num-workers",
-        "2",
-        "--system-port",
-        "0",
-        "--http-port",
-        &http.to_string(),
-        "--zmq-kv-events-ports",
-        &list(events),
-        "--zmq-replay-ports",
-        &list(replay),
-    ];
-    let scene = Scene::start(&flags);
-    let cables = events.map(Cable::to);
-    let workers = [0, 1].map(|index: u16| {
-        let at = usize::from(index);
-        (http + index, cables[at].port, replay[at])
-    });
-    let router = Router::start(&workers);
-    scene.until("the router serves", |_| ask(router.port, 0));
-    scene.until("it hears both workers", |_| cables.iter().all(Cable::carries));
-    let mut bench = Bench {
-        scene,
-        router,
-        http,
-        next_topic: 0,
-    };
-
-    // Stored. Its subscription may take a moment after its connection.
-    let mut owners = bench.plant_many();
-    let mut tries = 1;
-    while !bench.finds(&owners) {
-        assert!(tries < ATTEMPTS, "it never finds what both workers have");
-        owners = bench.plant_many();
-        tries += 1;
-    }
-
-    // Cleared: what w0 had is w1's now.
+    let mut bench = Bench::start();
+    let owners = bench.learn_stored();
     assert!(bench.scene.cluster.clear_cache("w0").unwrap() > 0);
-    let moved: Vec<_> = owners
-        .iter()
-        .filter(|(_, owner)| *owner == 0)
-        .map(|(topic, _)| (*topic, 1))
-        .collect();
-    for (topic, owner) in &moved {
-        bench.plant(*topic, *owner);
-    }
+    let moved = bench.move_topics(&owners);
     assert!(bench.finds(&moved), "a cleared cache gets no credit");
-
-    // A gap: what was told meanwhile is replayed.
-    for cable in &cables {
-        cable.pull();
-    }
-    let missed = bench.plant_many();
-    let replays = bench.replays();
-    for cable in &cables {
-        cable.plug_in();
-    }
-    // The gap shows with the first event that gets through again.
-    let begin = Instant::now();
-    while bench.replays() < replays + 2 {
-        assert!(begin.elapsed() < PATIENCE, "a gap is never noticed");
-        bench.plant_many();
-    }
-    // What comes behind the replay is known when the replay is.
-    let next = bench.plant_many();
-    assert!(bench.finds(&next) && bench.finds(&missed), "a gap is not filled");
-
-    // A new incarnation of w0 has nothing.
+    bench.fill_gap();
     let before = bench.plant_many();
     assert!(bench.finds(&before));
-    let connections = cables[0].connections();
-    bench.scene.cluster.kill("w0", Death::Crash).unwrap();
-    bench
-        .scene
-        .until("w0 starts again", |scene| scene.cluster.restart("w0", false).is_ok());
-    bench.scene.until("w0 answers again", |_| ask(http, 1_000_000));
-    bench
-        .scene
-        .until("the router connects again", |_| cables[0].connections() > connections);
-    let mut forgotten = false;
-    for _ in 0..ATTEMPTS {
+    bench.restart();
+    let forgotten = (0..ATTEMPTS).any(|_| {
         let after = bench.plant_many();
-        let moved: Vec<_> = before
-            .iter()
-            .filter(|(_, owner)| *owner == 0)
-            .map(|(topic, _)| (*topic, 1))
-            .collect();
-        for (topic, owner) in &moved {
-            bench.plant(*topic, *owner);
-        }
-        forgotten = bench.finds(&after) && bench.finds(&moved);
-        if forgotten {
-            break;
-        }
-    }
+        let moved = bench.move_topics(&before);
+        bench.finds(&after) && bench.finds(&moved)
+    });
     assert!(forgotten, "the new w0 keeps the credit of the old one");
 }
