@@ -401,7 +401,7 @@ fn settings_of_disaggregated_workers_fit_their_role() {
             vec!["--kv-cache-dtype int3", "fp8_e4m3"],
         ),
         (
-            vec!["--kv-transfer-bandwidth", "-1"],
+            vec!["--kv-transfer-bandwidth=-1"],
             vec!["--kv-transfer-bandwidth -1", "0 or greater"],
         ),
     ] {

@@ -43,11 +43,9 @@ fn a_prefix_that_the_decode_worker_has_does_not_travel_again() {
         let answer = call(&pair.scene.address(1), &handoff.request.to_string(), &request).unwrap();
         let mut link = source.receive().link;
         missing.push(reserve(&runtime, &mut link, handoff.id));
-        assert_eq!(
-            pair.scene.worker(1).ranks[0].load.waiting,
-            1,
-            "a reservation waits for its KV"
-        );
+        pair.scene.until("a reservation that waits for its KV", |scene| {
+            scene.worker(1).ranks[0].load.waiting == 1
+        });
         let action = Action {
             id: 3,
             action: Command::ActivateDestination { handoff_id: handoff.id },

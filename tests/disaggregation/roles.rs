@@ -92,12 +92,10 @@ fn without_a_rendezvous_blocks_stay_while_the_kv_travels() {
     let mut answer = call(&pair.scene.address(0), "r", &chat(&prompt(1, 30), 1)).unwrap();
     assert_eq!(answer.read_tokens(1).len(), 1);
     pair.until_transferring();
-    let load = pair.scene.worker(0).ranks[0].load;
-    assert_eq!(
-        (load.running, load.active_blocks),
-        (0, 8),
-        "the slot is free, the blocks are not"
-    );
+    pair.scene.until("a free slot and kept blocks", |scene| {
+        let load = scene.worker(0).ranks[0].load;
+        (load.running, load.active_blocks) == (0, 8)
+    });
     answer.say("kill");
     pair.scene.until_nothing_is_left();
     assert_eq!(pair.scene.worker(0).handoffs.failed_total, 1);
@@ -124,4 +122,32 @@ fn trtllm_prefills_end_when_the_kv_is_away_too() {
     assert_eq!((outcome.tokens.len(), outcome.finish.as_deref()), (1, Some("length")));
     scene.until_nothing_is_left();
     assert_eq!(scene.worker(0).handoffs.completed_total, 1);
+}
+
+#[test]
+fn the_example_config_serves_through_both_pools() {
+    let file = format!("{}/config/disagg.toml", env!("CARGO_MANIFEST_DIR"));
+    let scene = Scene::start(&["--config", &file, "--speedup-ratio", "0"]);
+    let roles = scene.records("v1/mdc");
+    let count = |role: &str| {
+        roles
+            .iter()
+            .filter(|card| card["card_json"]["worker_type"] == role)
+            .count()
+    };
+    assert_eq!((count("prefill"), count("decode")), (2, 6));
+    let endpoint = |instance: u64| {
+        let card = roles.iter().find(|card| card["instance_id"] == instance).unwrap();
+        card["card_json"]["runtime_config"]["disaggregated_endpoint"].clone()
+    };
+    let mut request = chat(&prompt(1, 30), 4);
+    let id = uuid::Uuid::new_v4();
+    request["bootstrap_info"] = endpoint(scene.worker(1).instance_id);
+    request["bootstrap_info"]["bootstrap_room"] = json!(1);
+    request["bootstrap_info"]["handoff_id"] = json!(id);
+    let decode = call(&scene.address(7), &id.to_string(), &request).unwrap();
+    let prefill = call(&scene.address(1), &id.to_string(), &request).unwrap();
+    assert_eq!(end(prefill).tokens.len(), 1);
+    assert_eq!(end(decode).tokens.len(), 4);
+    scene.until_nothing_is_left();
 }

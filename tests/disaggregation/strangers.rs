@@ -73,7 +73,7 @@ fn a_room_takes_one_of_each_side_and_is_never_used_again() {
     decode.say("kill");
     error_of(&end(prefill));
     let late = join(&runtime, &pair.meeting(0, &handoff), identity(&handoff), vllm()).unwrap_err();
-    assert!(late.to_string().contains("handoff is over"), "{late}");
+    assert!(late.to_string().contains("already active or retired"), "{late}");
     pair.scene.until_nothing_is_left();
 }
 

@@ -19,6 +19,7 @@ mod busy;
 mod disaggregation;
 mod discovery;
 mod faults;
+mod mockers;
 mod planes;
 mod quickstart;
 mod routing;

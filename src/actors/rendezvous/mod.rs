@@ -290,7 +290,7 @@ impl Rendezvous {
     /// Why a participant may not enter, if so.
     fn refusal(&mut self, identity: &Identity) -> Option<&'static str> {
         if self.retired.contains(identity.handoff_id, self.parts.clock.now()) {
-            return Some("handoff is over");
+            return Some("handoff session is already active or retired");
         }
         let room = self.rooms.get(&identity.handoff_id)?;
         (room.identity != *identity).then_some(MISMATCH)

@@ -1,12 +1,17 @@
 //! The decode side: dial the prefill worker and register.
 
-use tokio_util::sync::CancellationToken;
+use std::time::Duration;
 
 use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
 
 use super::link::{Framed, Link, LinkError};
 use super::wire::{self, Envelope, Message, Register};
 use super::{Meeting, RendezvousLimits};
+
+/// Dynamo's prefill workers answer a registration only when the prompt's side has come too, or with a refusal when it has
+/// not come within 30 s. Source: Dynamo 1.4.2.
+const PEER_PAIRING: Duration = Duration::from_secs(30);
 
 /// Dials, says who we are and waits until the prefill worker knows us. The connection lives on the current runtime.
 ///
@@ -31,7 +36,7 @@ pub async fn join(meeting: &Meeting, register: Register, limits: RendezvousLimit
         },
     );
     framed.write(&opening).await?;
-    let answer = framed.frame().await?;
+    let answer = framed.frame(limits.patience + PEER_PAIRING).await?;
     if answer.identity != identity {
         return Err(LinkError::Identity);
     }

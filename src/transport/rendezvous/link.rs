@@ -85,9 +85,8 @@ impl Framed {
         }
     }
 
-    /// Reads one frame.
-    pub(super) async fn frame(&mut self) -> Result<Envelope, LinkError> {
-        let patience = self.patience;
+    /// Reads one frame, for which the peer may take `patience`.
+    pub(super) async fn frame(&mut self, patience: Duration) -> Result<Envelope, LinkError> {
         let (stream, buffer) = (&mut self.stream, &mut self.buffer);
         let read = async {
             loop {

@@ -141,7 +141,7 @@ async fn serve(
     let mut framed = Framed::new(stream, limits.patience)?;
     let opening = async {
         framed.header().await?;
-        framed.frame().await
+        framed.frame(limits.patience).await
     };
     let Envelope { identity, message } = tokio::select! {
         () = reset.cancelled() => return Ok(()),
