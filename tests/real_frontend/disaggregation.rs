@@ -173,19 +173,3 @@ on_each_release! {
         assert_eq!(reply, [MODEL]);
     }
 }
-
-#[test]
-#[ignore = "needs etcd and the Dynamo frontends: scripts/test"]
-fn a_router_that_disaggregates_only_long_prompts_sends_short_ones_to_decode_workers_alone() {
-    let stack = Stack::on_etcd().with_variables(&[
-        ("DYN_ROUTER_CONDITIONAL_DISAGG", "true"),
-        ("DYN_ROUTER_CONDITIONAL_DISAGG_CONFIG", r#"{"eff_isl_threshold": 100}"#),
-    ]);
-    let running = running(stack, Release::V1_6_1, QUICK, RENDEZVOUS);
-    for (topic, len) in [(1, 20), (2, 400)] {
-        let reply = running.client().post(COMPLETIONS, &completion(&prompt(topic, len), 5));
-        assert_eq!(reply.status, 200, "{reply:?}");
-        assert_eq!(reply.body["usage"]["completion_tokens"], 5);
-    }
-    assert_eq!(running.pools(), (1, 2));
-}
