@@ -89,12 +89,6 @@ fn draw(stream: u64, position: u32, attempt: u64) -> u64 {
     mix(stream.wrapping_add(mix(u64::from(position) | attempt << 32)))
 }
 
-/// Draw number `index` of a seed, evenly in 0..1.
-#[allow(clippy::cast_precision_loss)]
-pub(crate) fn unit(seed: u64, index: u64) -> f64 {
-    (mix(mix(seed).wrapping_add(index)) >> 11) as f64 / (1_u64 << 53) as f64
-}
-
 /// Finaliser of `SplitMix64`: a bijection that spreads every input bit.
 fn mix(mut x: u64) -> u64 {
     x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -209,6 +209,8 @@ pub struct EngineConfig {
     pub semantics: Semantics,
     /// Part of the work that this rank does.
     pub role: WorkerRole,
+    /// Ranks of the worker, which share its prefills out in time.
+    pub data_parallel_size: u32,
     /// KV blocks per rank; with [`Fidelity::Real`] vLLM keeps one of them as its null block.
     pub num_gpu_blocks: u32,
     /// Tokens per block.
@@ -269,6 +271,7 @@ impl Default for EngineConfig {
             fidelity: Fidelity::default(),
             semantics: Semantics::default(),
             role: WorkerRole::default(),
+            data_parallel_size: 1,
             num_gpu_blocks: 16_384,
             block_size: 64,
             max_model_len: None,
@@ -320,6 +323,7 @@ impl EngineConfig {
             });
         }
         let positive = [
+            ("data_parallel_size", Some(self.data_parallel_size)),
             ("block_size", Some(self.block_size)),
             ("max_model_len", self.max_model_len),
             ("max_num_seqs", self.max_num_seqs),
@@ -360,11 +364,19 @@ impl EngineConfig {
 }
 
 impl EngineConfig {
+    /// The configuration of one rank of a worker: each rank draws from a stream of its own which drafts it accepts.
+    #[must_use]
+    pub fn of_rank(&self, worker: u64, rank: u32) -> Self {
+        let mut config = self.clone();
+        if let Some(speculation) = &mut config.speculation {
+            let offset = worker.wrapping_mul(u64::from(self.data_parallel_size)).wrapping_add(u64::from(rank));
+            speculation.seed = speculation.seed.wrapping_add(offset);
+        }
+        config
+    }
+
     fn validate_kind(&self) -> Result<(), ConfigError> {
         if let Some(speculation) = &self.speculation {
-            if self.kind == EngineKind::Sglang {
-                return Err(ConfigError::NoSpeculation);
-            }
             if !(1..=5).contains(&speculation.nextn) {
                 return Err(ConfigError::Nextn(speculation.nextn));
             }
@@ -449,9 +461,6 @@ pub enum ConfigError {
     /// Not a share.
     #[error("watermark must be at least 0 and below 1, got {0}")]
     Watermark(f64),
-    /// This engine does not draft.
-    #[error("aic_nextn is not emulated for sglang; leave it out, or use vllm or trtllm")]
-    NoSpeculation,
     /// Number of drafted tokens out of range.
     #[error("aic_nextn must be in 1..=5, got {0}")]
     Nextn(u32),

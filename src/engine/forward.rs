@@ -34,6 +34,13 @@ impl Lengths {
         self.squares -= u128::from(length) * u128::from(length);
     }
 
+    /// Adds the requests of `other`.
+    pub(crate) fn append(&mut self, other: Self) {
+        self.requests += other.requests;
+        self.tokens += other.tokens;
+        self.squares += other.squares;
+    }
+
     /// Population variance of the lengths; 0 without requests.
     #[allow(clippy::cast_precision_loss)]
     pub fn variance(&self) -> f64 {

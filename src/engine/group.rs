@@ -5,11 +5,13 @@
 
 use crate::types::SimTime;
 
-use super::{Engine, Pass};
+use super::{Engine, GroupOutcome, Pass};
 
 /// Ranks of one worker behind one barrier.
 pub struct Group {
     ranks: Vec<Box<dyn Engine>>,
+    /// Steps since all ranks last ran out of work.
+    step: u64,
 }
 
 /// One pass of all ranks.
@@ -24,7 +26,7 @@ pub struct GroupPass {
 impl Group {
     /// A group of these ranks, numbered from 0.
     pub fn new(ranks: Vec<Box<dyn Engine>>) -> Self {
-        Self { ranks }
+        Self { ranks, step: 0 }
     }
 
     /// Number of ranks.
@@ -47,18 +49,35 @@ impl Group {
 
     /// Computes the next pass of all ranks into `pass`, reusing its buffers. `false`: no rank has work.
     pub fn step_into(&mut self, now: SimTime, pass: &mut GroupPass) -> bool {
-        pass.ends_at = now;
         pass.ranks.resize_with(self.ranks.len(), Pass::default);
-        let mut busy = false;
+        loop {
+            let outcome = self.try_step(now, pass);
+            let mut again = false;
+            for rank in &mut self.ranks {
+                again |= rank.leave_step(outcome);
+            }
+            let left = pass.ranks.iter().any(|rank| rank.load.running + rank.load.waiting > 0);
+            self.step = if left { self.step + 1 } else { 0 };
+            if outcome.worked || !again {
+                return outcome.worked;
+            }
+        }
+    }
+
+    fn try_step(&mut self, now: SimTime, pass: &mut GroupPass) -> GroupOutcome {
+        pass.ends_at = now;
+        let mut outcome = GroupOutcome::default();
         for (rank, part) in self.ranks.iter_mut().zip(&mut pass.ranks) {
+            rank.join_step(self.step);
             if rank.step_into(now, part) {
-                busy = true;
+                outcome.worked = true;
+                outcome.prefilled |= part.forward.prefill_tokens > 0;
                 pass.ends_at = pass.ends_at.max(part.ends_at);
             } else {
                 part.ends_at = now;
                 part.load = rank.load();
             }
         }
-        busy
+        outcome
     }
 }

@@ -4,11 +4,15 @@
 //! aside, is told when the KV has arrived, and then decodes without a prefill. What the engines have to say about it comes
 //! as [`HandoffFact`]s; when a transfer is over is the driver's to decide ([`KvTransfer`] says how long it takes).
 //!
+//! A destination waits its turn for blocks; the first one is tried after each command between passes and once at the end
+//! of each pass. A command in the middle of a pass only queues.
+//!
 //! Source: Dynamo 1.6.1.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::types::RequestId;
+use crate::types::{RequestId, SimTime};
 
 /// What an engine says about a handoff.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +45,91 @@ pub enum HandoffRefused {
     /// As at any submission.
     #[error(transparent)]
     Rejected(#[from] super::Rejected),
+}
+
+/// The part of a handoff that does not depend on the scheduler: whose turn it is, and what is to be told when.
+#[derive(Debug, Default)]
+pub(crate) struct Desk {
+    /// Destinations without blocks, in the order of their requests.
+    pending: VecDeque<u32>,
+    /// Destinations with blocks that wait for their KV.
+    reserved: usize,
+    /// Facts with the instant from which they are true; `None`: at the end of the pass that is being computed.
+    facts: Vec<(Option<SimTime>, HandoffFact)>,
+    pass_ends_at: SimTime,
+    /// The end of the last pass has not been used to try the first destination.
+    end_unused: bool,
+}
+
+impl Desk {
+    /// A pass was computed that ends then.
+    pub(crate) fn pass_ran(&mut self, ends_at: SimTime) {
+        self.pass_ends_at = ends_at;
+        self.end_unused = true;
+        for (at, _) in &mut self.facts {
+            at.get_or_insert(ends_at);
+        }
+    }
+
+    /// Whether no pass is under way at `now`.
+    pub(crate) fn is_between_passes(&self, now: SimTime) -> bool {
+        now >= self.pass_ends_at
+    }
+
+    /// Whether the end of the last pass has come and is to be used; it is used then.
+    pub(crate) fn use_end(&mut self, now: SimTime) -> bool {
+        let due = self.end_unused && self.is_between_passes(now);
+        self.end_unused &= !due;
+        due
+    }
+
+    /// Lines up a destination.
+    pub(crate) fn line_up(&mut self, slot: u32) {
+        self.pending.push_back(slot);
+    }
+
+    /// The destination whose turn it is.
+    pub(crate) fn first(&self) -> Option<u32> {
+        self.pending.front().copied()
+    }
+
+    /// The first destination has its blocks.
+    pub(crate) fn reserved(&mut self, fact: HandoffFact) {
+        self.pending.pop_front();
+        self.reserved += 1;
+        self.facts.push((Some(self.pass_ends_at), fact));
+    }
+
+    /// A destination has its KV, or goes away with blocks.
+    pub(crate) fn settled(&mut self) {
+        self.reserved -= 1;
+    }
+
+    /// A destination without blocks goes away.
+    pub(crate) fn forget(&mut self, slot: u32) {
+        self.pending.retain(|&other| other != slot);
+    }
+
+    /// The pass that is being computed ends a source.
+    pub(crate) fn held(&mut self, fact: HandoffFact) {
+        self.facts.push((None, fact));
+    }
+
+    /// Whether some destination has no blocks yet.
+    pub(crate) fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Destinations that wait for blocks or for KV.
+    pub(crate) fn waiting(&self) -> usize {
+        self.pending.len() + self.reserved
+    }
+
+    /// Moves what is true by `now` to the end of `facts`.
+    pub(crate) fn take(&mut self, now: SimTime, facts: &mut Vec<HandoffFact>) {
+        let is_true = |at: &Option<SimTime>| at.is_some_and(|at| at <= now);
+        facts.extend(self.facts.extract_if(.., |(at, _)| is_true(at)).map(|(_, fact)| fact));
+    }
 }
 
 /// How long KV travels.

@@ -15,6 +15,7 @@ mod kv;
 mod sequence;
 pub mod sglang;
 mod slab;
+mod speculation;
 mod timing;
 mod totals;
 mod vllm;
@@ -129,10 +130,23 @@ pub trait Engine: Send {
         false
     }
 
-    /// Moves what has become true about handoffs since the last call to the end of `facts`, in order. Ask after each
-    /// command and at the end of each pass.
-    fn take_handoff_facts(&mut self, facts: &mut Vec<HandoffFact>) {
-        let _ = facts;
+    /// Moves what has become true about handoffs by `now` to the end of `facts`, in order. Ask after each command and at
+    /// the end of each pass; what a pass brings about is true from its end on.
+    fn take_handoff_facts(&mut self, now: SimTime, facts: &mut Vec<HandoffFact>) {
+        let _ = (now, facts);
+    }
+
+    /// Tells a rank of a data-parallel group that the group takes step number `step`, counted from 0 since all its ranks
+    /// last ran out of work. A rank that is never told counts its own passes.
+    fn join_step(&mut self, step: u64) {
+        let _ = step;
+    }
+
+    /// Tells a rank what the group did in the step that it joined. Returns whether the rank may have work in another step
+    /// at the same instant although it had none in this one.
+    fn leave_step(&mut self, outcome: GroupOutcome) -> bool {
+        let _ = outcome;
+        false
     }
 
     /// Chooses how many outputs a pass lists.
@@ -146,6 +160,15 @@ pub trait Engine: Send {
 
     /// Who got how many tokens in the last pass, in scheduling order; empty unless recorded.
     fn schedule(&self) -> &[(RequestId, u32)];
+}
+
+/// What the ranks of a group did in one step.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct GroupOutcome {
+    /// Some rank computed prompt tokens.
+    pub prefilled: bool,
+    /// Some rank computed anything.
+    pub worked: bool,
 }
 
 /// Which outputs a pass lists.

@@ -446,7 +446,7 @@ proptest! {
         }
         let mut facts = Vec::new();
         for _ in 0..stop {
-            driver.engine.take_handoff_facts(&mut facts);
+            driver.engine.take_handoff_facts(driver.now, &mut facts);
             for fact in facts.drain(..) {
                 match fact {
                     HandoffFact::SourceHeld { id, .. } => prop_assert!(driver.engine.release_source(id)),

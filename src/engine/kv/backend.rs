@@ -169,6 +169,15 @@ impl BlockPool {
         }
     }
 
+    /// Makes room for `blocks` more blocks, which are there to take, at once rather than one by one.
+    pub(crate) fn make_room(&mut self, blocks: u32, events: &mut Vec<KvEvent>) {
+        match self {
+            Self::Native(pool) => pool.make_room(blocks, events),
+            // Logical blocks are taken one by one.
+            Self::Logical(_) => {}
+        }
+    }
+
     /// Makes the first private block of a table visible in the cache. Returns whether that is an event.
     pub(crate) fn publish(&mut self, table: &mut BlockTable, identity: BlockIdentity) -> bool {
         match self {

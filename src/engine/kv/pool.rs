@@ -152,10 +152,18 @@ impl KvPool {
             return;
         }
         self.version += 1;
-        let unused = self.capacity - self.private - self.existing();
-        self.evict(blocks.saturating_sub(unused), events);
+        self.make_room(blocks, events);
         self.private += blocks;
         table.private += blocks;
+    }
+
+    /// Evicts until `blocks` blocks can be taken without another eviction. The caller has checked [`Self::available`].
+    pub(crate) fn make_room(&mut self, blocks: u32, events: &mut Vec<KvEvent>) {
+        let unused = self.capacity - self.private - self.existing();
+        if blocks > unused {
+            self.version += 1;
+            self.evict(blocks - unused, events);
+        }
     }
 
     /// Makes the first private block of a table visible in the cache. Returns whether that is an event.

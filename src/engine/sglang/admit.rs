@@ -32,7 +32,8 @@ impl Sglang {
     /// Fills `batch` with the prompts, or parts of them, that the pass computes. The first refusal ends it.
     pub(super) fn plan_prefill(&mut self, pass: &mut Pass) {
         let chunked = self.chunked;
-        let rests = self.prefill_rests > 0 && !self.running.is_empty();
+        // Destinations come first: no prompt starts while one waits for pages or for a place.
+        let rests = self.prefill_rests > 0 || self.desk.has_pending() || !self.ready.is_empty();
         if rests || (chunked.is_none() && (self.full || self.waiting.is_empty())) {
             return;
         }
@@ -368,7 +369,7 @@ impl Sglang {
     }
 
     /// The emulator has the complete pages of a prompt from the moment of their allocation on.
-    fn hold_pages(&mut self, part: Part) {
+    pub(super) fn hold_pages(&mut self, part: Part) {
         if !self.rules.prefix_caching {
             return;
         }
@@ -402,7 +403,7 @@ impl Sglang {
 
     /// Nobody is there whose end could make room for the head of the queue.
     fn is_stuck(&self) -> bool {
-        self.running.is_empty() && self.batch.is_empty() && self.chunked.is_none()
+        self.running.is_empty() && self.batch.is_empty() && self.chunked.is_none() && self.in_handoff() == 0
     }
 
     /// Refuses the head of the queue.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::types::SimTime;
 
 use super::super::calendar::Entry;
+use super::super::speculation::Acceptance;
 use super::super::{Output, OutputDetail, Pass};
 use super::ratio::{RETRACT_TOKENS, Survivors};
 use super::running::Lane;
@@ -24,7 +25,6 @@ impl Sglang {
         }
         // Those that are retracted now count as well.
         pass.forward.decode = self.running.lengths();
-        self.prefill_rests = self.prefill_rests.saturating_sub(1);
         self.retract(pass);
         if self.running.is_empty() {
             return false;
@@ -36,8 +36,9 @@ impl Sglang {
         }
         self.mark_last_tokens();
         self.emit(pass);
-        self.free_pages -= self.running.pages_due();
+        self.free_pages -= self.step_pages();
         self.running.step += 1;
+        self.lengthen_bursts();
         self.settle_due();
         true
     }
@@ -46,9 +47,9 @@ impl Sglang {
     /// everybody, whoever needs one.
     pub(super) fn decode_headroom(&self) -> u64 {
         let pages = if self.rules.is_real() {
-            self.running.count()
+            self.running.count().max(self.decode_pages())
         } else {
-            self.running.pages_due()
+            self.decode_pages()
         };
         u64::from(pages) * u64::from(self.rules.page)
     }
@@ -83,7 +84,7 @@ impl Sglang {
         if !self.rules.is_real() && self.rules.prefix_caching {
             steps = steps.min(self.rules.page - 1 - held % self.rules.page);
         }
-        if lane.first {
+        if lane.first || self.rules.speculates() {
             steps = 0;
         }
         slot.due = step + i64::from(steps);
@@ -109,7 +110,10 @@ impl Sglang {
             let sequence = &self.slots[entry.sequence].sequence;
             let token = held + self.rules.lag() - sequence.prompt_len();
             let (end, reason) = sequence.answer.end();
-            self.running[index].finish = (end == token + 1).then_some(reason);
+            let accepted = self.acceptance.as_mut().map_or(1, Acceptance::draw);
+            let burst = accepted.min(end - token.min(end)).max(1);
+            self.running[index].burst = burst;
+            self.running[index].finish = (end == token + burst).then_some(reason);
             self.due.push((entry.ordinal, entry.sequence));
         }
         self.due.sort_unstable();
@@ -133,6 +137,10 @@ impl Sglang {
     }
 
     fn emit_token(&self, lane: &Lane, pass: &mut Pass) {
+        if lane.burst > 1 {
+            self.emit_burst(lane, pass);
+            return;
+        }
         let position = self.running.held(lane) + self.rules.lag();
         let token = if let Some(stream) = lane.plain {
             self.generator.token(stream, position)
@@ -150,6 +158,7 @@ impl Sglang {
     /// Pages fill, requests end.
     fn settle_due(&mut self) {
         let due = std::mem::take(&mut self.due);
+        let mut ended = Vec::new();
         for &(ordinal, at) in &due {
             let Some(index) = self.running.find(ordinal) else {
                 continue;
@@ -157,17 +166,28 @@ impl Sglang {
             self.running[index].first = false;
             let finished = self.running[index].finish.is_some();
             let held = self.running.held(&self.running[index]);
-            self.settle(at, held);
+            let burst = std::mem::replace(&mut self.running[index].burst, 1);
             if !self.rules.is_real() {
-                self.complete_page(at);
+                for held in held + 1 - burst..held + u32::from(!finished) {
+                    self.settle(at, held);
+                    self.complete_page(at);
+                }
             }
+            self.settle(at, held);
             if finished {
                 self.leave(index);
-                self.retire(at);
-                self.full = false;
+                ended.push(at);
             } else {
                 self.plan(at);
             }
+        }
+        // The pages that the last tokens fill are cached when all others are.
+        for at in ended {
+            if !self.rules.is_real() {
+                self.complete_page(at);
+            }
+            self.retire(at);
+            self.full = false;
         }
         self.due = due;
     }
@@ -227,7 +247,7 @@ impl Sglang {
 
     /// Evicts what the next token of everybody needs; `false`: that is not enough.
     fn has_room(&mut self) -> bool {
-        let tokens = u64::from(self.running.pages_due()) * u64::from(self.rules.page);
+        let tokens = u64::from(self.decode_pages()) * u64::from(self.rules.page);
         if !self.rules.is_real() && self.obtainable() < i64::try_from(tokens).unwrap_or(i64::MAX) {
             // The emulator looks before it evicts.
             return false;

@@ -26,12 +26,14 @@ mod cache;
 mod contents;
 mod decode;
 mod events;
+mod handoff;
 mod order;
 mod prefill;
 mod ratio;
 mod report;
 mod rules;
 mod running;
+mod speculate;
 mod tree;
 
 use std::collections::VecDeque;
@@ -47,10 +49,12 @@ use super::answer::{Answer, Generator};
 use super::calendar::Entry;
 use super::config::{ConfigError, EngineConfig};
 use super::forward::Lengths;
+use super::handoff::{Desk, HandoffFact, HandoffRefused};
 use super::sequence::{Sequence, SequenceHasher};
 use super::slab::Slab;
+use super::speculation::Acceptance;
 use super::timing::{self, PassClock, PassTiming};
-use super::{Engine, Output, OutputDetail, Pass, Rejected};
+use super::{Engine, GroupOutcome, Output, OutputDetail, Pass, Rejected};
 use contents::Contents;
 use ratio::NewTokenRatio;
 use rules::Rules;
@@ -87,8 +91,17 @@ pub struct Sglang {
     ratio: NewTokenRatio,
     /// Attempts to admit since the start.
     attempts: u64,
-    /// Decode passes until the next attempt.
+    /// Passes until the next attempt.
     prefill_rests: u32,
+    /// A group says what its ranks did.
+    grouped: bool,
+    desk: Desk,
+    /// Sources whose pages wait for their transfer.
+    held: usize,
+    /// Destinations whose KV is there, in the order of its arrival.
+    ready: VecDeque<u32>,
+    /// Decides which drafts are accepted.
+    acceptance: Option<Acceptance>,
     preemptions: u64,
     detail: OutputDetail,
     /// Tokens scheduled per request in the last pass, when asked for.
@@ -99,6 +112,8 @@ pub struct Sglang {
     // Buffers that live from pass to pass.
     batch: Vec<Part>,
     due: Vec<(u64, u32)>,
+    /// Destinations that get the token that came with their KV.
+    arrived: Vec<u32>,
     rejected: Vec<Output>,
 }
 
@@ -113,6 +128,8 @@ struct Slot {
     ignore_eos: bool,
     phase: Phase,
     admitted_before: bool,
+    /// Prefill side of a handoff: the pages outlive the answer.
+    keeps_pages: bool,
     /// Why it will be refused when its turn comes.
     refused: Option<Rejected>,
     /// Number in the running batch.
@@ -135,6 +152,14 @@ enum Phase {
     /// In the batch of this pass.
     Prefilling,
     Decoding,
+    /// Source whose KV waits for its transfer.
+    Held,
+    /// Destination without pages.
+    Pending,
+    /// Destination with pages, without KV.
+    Reserved,
+    /// Destination with KV.
+    Ready,
 }
 
 /// The part of a prompt that a pass computes.
@@ -184,9 +209,17 @@ impl Sglang {
             queued_decode: Lengths::default(),
             chunked: None,
             full: false,
-            ratio: NewTokenRatio::new(config.sglang.schedule_conservativeness),
+            ratio: NewTokenRatio::new(rules.conservativeness),
             attempts: 0,
             prefill_rests: 0,
+            grouped: false,
+            desk: Desk::default(),
+            held: 0,
+            ready: VecDeque::new(),
+            acceptance: rules
+                .speculates()
+                .then(|| config.speculation.as_ref().map(Acceptance::new))
+                .flatten(),
             preemptions: 0,
             detail: OutputDetail::default(),
             record: None,
@@ -194,6 +227,7 @@ impl Sglang {
             contents: None,
             batch: Vec::new(),
             due: Vec::new(),
+            arrived: Vec::new(),
             rejected: Vec::new(),
             rules,
         }
@@ -261,8 +295,17 @@ impl Sglang {
         slot.counted = full;
     }
 
-    /// A request has its last token: what it computed stays in the cache.
+    /// A request has its last token: it goes, unless its pages wait for a transfer.
     fn retire(&mut self, at: u32) {
+        if self.slots[at].keeps_pages {
+            self.hold(at);
+        } else {
+            self.finish(at);
+        }
+    }
+
+    /// A request goes; what it computed stays in the cache.
+    fn finish(&mut self, at: u32) {
         self.share(at);
         let slot = &self.slots[at];
         if self.rules.is_real() && self.rules.prefix_caching {
@@ -309,16 +352,6 @@ impl Sglang {
         }
     }
 
-    fn queued(&mut self, at: u32, change: fn(&mut Lengths, u32)) {
-        let sequence = &self.slots[at].sequence;
-        let lengths = if sequence.generated == 0 {
-            &mut self.queued_prefill
-        } else {
-            &mut self.queued_decode
-        };
-        change(lengths, sequence.len());
-    }
-
     /// Takes the request at list position `index` out of the running batch.
     fn leave(&mut self, index: usize) -> u32 {
         let (lane, held) = self.running.remove(index);
@@ -347,39 +380,12 @@ impl Slot {
 
 impl Engine for Sglang {
     fn submit(&mut self, request: EngineRequest, now: SimTime) -> Result<(), Rejected> {
-        if self.ids.contains_key(&request.id) {
-            return Err(Rejected::Duplicate(request.id));
-        }
-        let (max_new, refused) = match self.rules.max_new(&request) {
-            Ok(max_new) => (max_new, None),
-            Err(reason @ Rejected::PromptTooLong { .. }) if !self.rules.is_real() => (0, Some(reason)),
-            Err(reason) => return Err(reason),
-        };
-        let prompt_len = request.prompt.len();
-        let answer = Answer::new(&request, self.generator, prompt_len.saturating_add(max_new), u32::MAX);
-        let seed = salted_seed(&request.salt);
-        let ignore_eos = request.stop.ignore_eos;
-        let sequence = Sequence::new(request.id, request.prompt, answer, request.priority, now, seed);
-        let at = self.slots.insert(Slot {
-            max_new,
-            ignore_eos,
-            phase: Phase::Waiting,
-            admitted_before: false,
-            refused,
-            ordinal: 0,
-            due: 0,
-            node: RadixCache::root(),
-            cached: 0,
-            counted: 0,
-            salt: request.salt,
-            sequence,
-        });
+        let at = self.enlist(request, now)?;
         self.enqueue(at, false);
-        self.ids.insert(request.id, at);
         Ok(())
     }
 
-    fn cancel(&mut self, id: RequestId, _now: SimTime) -> bool {
+    fn cancel(&mut self, id: RequestId, now: SimTime) -> bool {
         let Some(&at) = self.ids.get(&id) else { return false };
         match self.slots[at].phase {
             Phase::Waiting => {
@@ -393,57 +399,35 @@ impl Engine for Sglang {
                 }
                 self.full = false;
             }
+            Phase::Held | Phase::Pending | Phase::Reserved | Phase::Ready => self.leave_handoff(at),
         }
         self.forget(at);
+        self.after_command(now);
         true
     }
 
     fn step_into(&mut self, now: SimTime, pass: &mut Pass) -> bool {
-        pass.clear();
-        pass.ends_at = now;
-        self.attempt = None;
-        if let Some(record) = &mut self.record {
-            record.clear();
-        }
-        if let Some(at) = self.chunked {
-            self.share(at);
-        }
-        if self.running.is_empty() {
-            self.full = false;
-        }
-        self.plan_prefill(pass);
-        let prefills = !self.batch.is_empty();
-        if prefills {
-            self.run_prefill(now, pass);
-        }
-        let decodes = (!prefills || self.rules.decodes_at_once()) && self.run_decode(pass.ends_at, pass);
-        if self.rules.decodes_at_once() {
-            self.ratio.decay();
-        }
-        let worked = prefills || decodes;
-        self.cache.take_events(&mut pass.kv_events);
-        self.put_contents(pass);
-        if !self.rules.publishes {
-            pass.kv_events.clear();
-            pass.stored.clear();
-        }
-        pass.outputs.append(&mut self.rejected);
-        if !worked && pass.outputs.is_empty() && pass.kv_events.is_empty() {
-            if self.rules.is_real() {
-                self.ratio.reset();
+        self.use_pass_end(now);
+        loop {
+            let worked = self.try_step(now, pass);
+            if self.grouped {
+                return worked;
             }
-            return false;
+            let outcome = GroupOutcome {
+                prefilled: pass.forward.prefill_tokens > 0,
+                worked,
+            };
+            if !self.end_round(outcome) || worked {
+                return worked;
+            }
         }
-        pass.ends_at = self.clock.end(now, pass.ends_at.since(now));
-        pass.load = self.load();
-        pass.forward.queued_prefill = self.queued_prefill;
-        pass.forward.queued_decode = self.queued_decode;
-        true
     }
 
     fn step_quiet(&mut self, now: SimTime) -> Option<SimTime> {
+        self.use_pass_end(now);
         let tries = !self.waiting.is_empty() && !self.full;
-        if self.running.is_empty() || self.chunked.is_some() || tries || self.prefill_rests > 0 {
+        let starts = !self.ready.is_empty() || self.rules.speculates();
+        if self.running.is_empty() || self.chunked.is_some() || tries || starts || self.prefill_rests > 0 {
             return None;
         }
         let slots = &self.slots;
@@ -457,6 +441,7 @@ impl Engine for Sglang {
         self.ratio.decay();
         self.free_pages -= pages;
         self.running.step += 1;
+        self.desk.pass_ran(ends_at);
         Some(ends_at)
     }
 
@@ -467,7 +452,7 @@ impl Engine for Sglang {
         let inactive_blocks = if self.rules.is_real() { evictable } else { 0 };
         Load {
             running: count(self.running.len()) + u32::from(self.chunked.is_some()),
-            waiting: count(self.waiting.len()),
+            waiting: count(self.waiting.len() + self.ready.len() + self.desk.waiting()),
             active_blocks: self.rules.pages - self.free_pages - inactive_blocks,
             inactive_blocks,
             total_blocks: self.rules.pages,
@@ -499,6 +484,35 @@ impl Engine for Sglang {
         events
     }
 
+    fn submit_source(&mut self, request: EngineRequest, now: SimTime) -> Result<(), HandoffRefused> {
+        Self::submit_source(self, request, now)
+    }
+
+    fn reserve_destination(&mut self, request: EngineRequest, now: SimTime) -> Result<(), HandoffRefused> {
+        Self::reserve_destination(self, request, now)
+    }
+
+    fn activate_destination(&mut self, id: RequestId) -> bool {
+        Self::activate_destination(self, id)
+    }
+
+    fn release_source(&mut self, id: RequestId) -> bool {
+        Self::release_source(self, id)
+    }
+
+    fn take_handoff_facts(&mut self, now: SimTime, facts: &mut Vec<HandoffFact>) {
+        self.use_pass_end(now);
+        self.desk.take(now, facts);
+    }
+
+    fn join_step(&mut self, _step: u64) {
+        self.grouped = true;
+    }
+
+    fn leave_step(&mut self, outcome: GroupOutcome) -> bool {
+        self.end_round(outcome)
+    }
+
     fn set_output_detail(&mut self, detail: OutputDetail) {
         self.detail = detail;
     }
@@ -513,6 +527,92 @@ impl Engine for Sglang {
 
     fn schedule(&self) -> &[(RequestId, u32)] {
         self.record.as_deref().unwrap_or_default()
+    }
+}
+
+impl Sglang {
+    /// A waiting request.
+    fn slot(&self, request: EngineRequest, max_new: u32, refused: Option<Rejected>, now: SimTime) -> Slot {
+        let prompt_len = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
+        let answer = Answer::new(&request, self.generator, prompt_len.saturating_add(max_new), u32::MAX);
+        let seed = salted_seed(&request.salt);
+        Slot {
+            max_new,
+            ignore_eos: request.stop.ignore_eos,
+            phase: Phase::Waiting,
+            admitted_before: false,
+            keeps_pages: false,
+            refused,
+            ordinal: 0,
+            due: 0,
+            node: RadixCache::root(),
+            cached: 0,
+            counted: 0,
+            sequence: Sequence::new(request.id, request.prompt, answer, request.priority, now, seed),
+            salt: request.salt,
+        }
+    }
+
+    /// The round of all ranks, or of this one alone, is over. Returns whether prefills were put off in it, so that the
+    /// next one may bring some at the same instant.
+    fn end_round(&mut self, outcome: GroupOutcome) -> bool {
+        let put_off = self.prefill_rests > 0;
+        if put_off && !outcome.worked {
+            self.ratio.reset();
+        }
+        self.prefill_rests = if outcome.prefilled {
+            self.rules.prefill_interval
+        } else {
+            self.prefill_rests.saturating_sub(1)
+        };
+        put_off
+    }
+
+    fn try_step(&mut self, now: SimTime, pass: &mut Pass) -> bool {
+        pass.clear();
+        pass.ends_at = now;
+        self.attempt = None;
+        if let Some(record) = &mut self.record {
+            record.clear();
+        }
+        if let Some(at) = self.chunked {
+            self.share(at);
+        }
+        if self.running.is_empty() {
+            self.full = false;
+        }
+        self.start_ready(pass);
+        self.plan_prefill(pass);
+        let prefills = !self.batch.is_empty();
+        if prefills {
+            self.run_prefill(now, pass);
+        }
+        let decodes = (!prefills || self.rules.decodes_at_once()) && self.run_decode(pass.ends_at, pass);
+        let arrived = self.bring_arrived(pass);
+        let idles = !prefills && !decodes && self.prefill_rests == 0 && !self.rules.is_real();
+        if self.rules.decodes_at_once() || (idles && !self.rejected.is_empty()) {
+            self.ratio.decay();
+        }
+        let worked = prefills || decodes || arrived;
+        self.cache.take_events(&mut pass.kv_events);
+        self.put_contents(pass);
+        if !self.rules.publishes {
+            pass.kv_events.clear();
+            pass.stored.clear();
+        }
+        pass.outputs.append(&mut self.rejected);
+        if !worked && pass.outputs.is_empty() && pass.kv_events.is_empty() {
+            if self.rules.is_real() {
+                self.ratio.reset();
+            }
+            return false;
+        }
+        pass.ends_at = self.clock.end(now, pass.ends_at.since(now));
+        pass.load = self.load();
+        pass.forward.queued_prefill = self.queued_prefill;
+        pass.forward.queued_decode = self.queued_decode;
+        self.desk.pass_ran(pass.ends_at);
+        true
     }
 }
 

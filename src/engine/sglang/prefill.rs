@@ -6,6 +6,17 @@ use super::super::{Output, OutputDetail, Pass};
 use super::running::Lane;
 use super::{Part, Phase, Sglang};
 
+/// When an answer ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NextEnd {
+    /// It has no further token.
+    Now,
+    /// With the next token.
+    WithToken,
+    /// With a later one.
+    Later,
+}
+
 impl Sglang {
     /// Runs `batch`, which is not empty.
     pub(super) fn run_prefill(&mut self, now: SimTime, pass: &mut Pass) {
@@ -39,13 +50,10 @@ impl Sglang {
                 self.slots[part.at].phase = Phase::Waiting;
                 self.enqueue(part.at, true);
             }
-            for part in batch.iter().filter(|part| part.whole) {
-                self.first_token(part.at, pass);
-            }
+            self.first_tokens(&batch, pass);
         }
         self.batch = batch;
         self.batch.clear();
-        self.prefill_rests = self.rules.prefill_interval;
     }
 
     fn end_part(&mut self, part: Part, pass: &mut Pass) {
@@ -58,65 +66,109 @@ impl Sglang {
     }
 
     /// Hands out the token that a computed prompt brings, and lets the request decode or go.
-    fn first_token(&mut self, at: u32, pass: &mut Pass) {
-        let generator = self.generator;
-        let slot = &mut self.slots[at];
-        let index = slot.sequence.generated;
-        slot.sequence.answer.look_ahead(generator, index);
-        let (end, reason) = slot.sequence.answer.end();
-        let id = slot.sequence.id;
-        if end <= index {
-            pass.outputs.push(Output::Empty { id, finish: reason });
-            self.retire(at);
-            return;
+    pub(super) fn first_token(&mut self, at: u32, pass: &mut Pass) {
+        match self.next_end(at) {
+            NextEnd::Now => {
+                self.end_empty(at, pass);
+                self.retire(at);
+            }
+            NextEnd::WithToken => {
+                self.bring(at, true, pass);
+                self.retire(at);
+            }
+            NextEnd::Later => {
+                self.bring(at, false, pass);
+                self.share(at);
+                self.join(at, false);
+            }
         }
+    }
+
+    /// The emulator's first tokens: those who end come first, then the others if there are pages for all of them; else
+    /// their tokens come with the next decode step.
+    fn first_tokens(&mut self, batch: &[Part], pass: &mut Pass) {
+        let mut ended = Vec::new();
+        let mut going_on: Vec<u32> = batch.iter().filter(|part| part.whole).map(|part| part.at).collect();
+        going_on.retain(|&at| {
+            let ends = self.next_end(at) == NextEnd::Now;
+            if ends {
+                self.end_empty(at, pass);
+                ended.push(at);
+            }
+            !ends
+        });
         if self.rules.decodes_at_once() {
-            self.join(at, index == 0);
-            return;
+            for &at in &going_on {
+                self.join(at, self.slots[at].sequence.generated == 0);
+            }
+            going_on.clear();
         }
-        let last = end == index + 1;
-        if !last && !self.rules.is_real() && !self.grow(at) {
-            // No page for the token: it comes with the next decode.
-            self.join(at, index == 0);
-            return;
+        going_on.retain(|&at| {
+            let ends = self.next_end(at) == NextEnd::WithToken;
+            if ends {
+                self.bring(at, true, pass);
+                ended.push(at);
+            }
+            !ends
+        });
+        let crosses = |&at: &u32| u32::from(self.slots[at].sequence.computed.is_multiple_of(self.rules.page));
+        let pages: u32 = going_on.iter().map(crosses).sum();
+        let fit = self.make_room(u64::from(pages) * u64::from(self.rules.page));
+        for &at in &going_on {
+            if fit {
+                let sequence = &mut self.slots[at].sequence;
+                self.free_pages -= u32::from(sequence.computed.is_multiple_of(self.rules.page));
+                sequence.computed += 1;
+                self.bring(at, false, pass);
+                self.complete_page(at);
+                self.join(at, false);
+            } else {
+                self.join(at, self.slots[at].sequence.generated == 0);
+            }
         }
-        let slot = &mut self.slots[at];
+        for at in ended {
+            self.retire(at);
+        }
+    }
+
+    /// When a request whose known tokens are computed ends.
+    fn next_end(&mut self, at: u32) -> NextEnd {
+        let generator = self.generator;
+        let sequence = &mut self.slots[at].sequence;
+        let index = sequence.generated;
+        sequence.answer.look_ahead(generator, index);
+        match sequence.answer.end().0 {
+            end if end <= index => NextEnd::Now,
+            end if end == index + 1 => NextEnd::WithToken,
+            _ => NextEnd::Later,
+        }
+    }
+
+    fn end_empty(&self, at: u32, pass: &mut Pass) {
+        let sequence = &self.slots[at].sequence;
+        pass.outputs.push(Output::Empty {
+            id: sequence.id,
+            finish: sequence.answer.end().1,
+        });
+    }
+
+    /// Hands out the next token of a request that does not run.
+    fn bring(&mut self, at: u32, last: bool, pass: &mut Pass) {
+        let sequence = &mut self.slots[at].sequence;
+        let index = sequence.generated;
         // A request that was retracted has had its first token before.
         if last || index == 0 || self.detail == OutputDetail::EveryToken {
             pass.outputs.push(Output::Token {
-                id,
-                token: slot.sequence.answer.token(generator, index),
-                finish: last.then_some(reason),
+                id: sequence.id,
+                token: sequence.answer.token(self.generator, index),
+                finish: last.then_some(sequence.answer.end().1),
             });
         }
-        slot.sequence.generated += 1;
-        if last {
-            self.retire(at);
-            return;
-        }
-        if self.rules.is_real() {
-            self.share(at);
-        } else {
-            self.complete_page(at);
-        }
-        self.join(at, false);
-    }
-
-    /// Takes a place in the pool for one more token of a request that does not run yet.
-    fn grow(&mut self, at: u32) -> bool {
-        let held = self.slots[at].sequence.computed;
-        if held.is_multiple_of(self.rules.page) {
-            if !self.make_room(u64::from(self.rules.page)) {
-                return false;
-            }
-            self.free_pages -= 1;
-        }
-        self.slots[at].sequence.computed += 1;
-        true
+        sequence.generated += 1;
     }
 
     /// Moves a request into the running batch.
-    fn join(&mut self, at: u32, first: bool) {
+    pub(super) fn join(&mut self, at: u32, first: bool) {
         let slot = &mut self.slots[at];
         slot.phase = Phase::Decoding;
         let lane = Lane {
@@ -126,6 +178,7 @@ impl Sglang {
             plain: slot.sequence.answer.plain_stream(),
             offset: 0,
             first,
+            burst: 1,
             finish: None,
         };
         slot.ordinal = self.running.push(slot.sequence.computed, lane);

@@ -5,6 +5,9 @@ use crate::types::EngineRequest;
 use super::super::Rejected;
 use super::super::config::{EngineConfig, Fidelity, RadixEviction, Semantics, SglangPolicy, WorkerRole};
 
+/// What SGLang multiplies its conservativeness by with data-parallel attention.
+const SHARED_CONSERVATIVENESS: f64 = 0.3;
+
 /// What decides between the variants of the scheduler.
 #[derive(Debug, Clone)]
 pub(super) struct Rules {
@@ -27,6 +30,10 @@ pub(super) struct Rules {
     pub(super) publishes: bool,
     pub(super) policy: SglangPolicy,
     pub(super) eviction: RadixEviction,
+    /// How much of the outputs still to come an admission sets aside at first.
+    pub(super) conservativeness: f64,
+    /// Drafted tokens per decode step.
+    pub(super) drafts: u32,
     /// Passes without prefill after one with.
     pub(super) prefill_interval: u32,
     max_model_len: Option<u32>,
@@ -45,7 +52,20 @@ impl Rules {
         } else {
             sglang.schedule_policy
         };
+        // With data-parallel attention each rank gets its share of a chunk, as the reference emulator has it.
+        let ranks = match (config.fidelity, config.semantics) {
+            (Fidelity::Mocker, Semantics::V1_6_1) => config.data_parallel_size,
+            (Fidelity::Mocker, Semantics::V1_4_2) | (Fidelity::Real, _) => 1,
+        };
+        let share = if ranks > 1 { SHARED_CONSERVATIVENESS } else { 1.0 };
         Self {
+            conservativeness: sglang.schedule_conservativeness * share,
+            drafts: match config.role {
+                WorkerRole::Prefill => 0,
+                WorkerRole::Aggregated | WorkerRole::Decode => {
+                    config.speculation.as_ref().map_or(0, |speculation| speculation.nextn)
+                }
+            },
             fidelity: config.fidelity,
             semantics: config.semantics,
             role: config.role,
@@ -56,7 +76,7 @@ impl Rules {
             chunk_tokens: sglang
                 .chunked_prefill_size
                 .filter(|_| config.enable_chunked_prefill)
-                .map(i64::from),
+                .map(|chunk| i64::from(chunk / ranks)),
             clip: sglang.clip_max_new_tokens,
             prefix_caching,
             publishes: config.enable_prefix_caching && config.role != WorkerRole::Decode,
@@ -73,6 +93,11 @@ impl Rules {
 
     pub(super) fn is_real(&self) -> bool {
         self.fidelity == Fidelity::Real
+    }
+
+    /// Each decode step drafts tokens and keeps some.
+    pub(super) fn speculates(&self) -> bool {
+        self.drafts > 0
     }
 
     /// Dynamo 1.4.2: a pass prefills and then decodes, with those whose prompt has just ended.

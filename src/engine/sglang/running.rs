@@ -25,6 +25,8 @@ pub(super) struct Lane {
     pub(super) offset: i64,
     /// Its next token is its first.
     pub(super) first: bool,
+    /// Tokens of the step; more than one only with speculative decoding.
+    pub(super) burst: u32,
     /// Set in the step that brings the last token.
     pub(super) finish: Option<FinishReason>,
 }
@@ -72,15 +74,30 @@ impl Running {
         self.next_ordinal - 1
     }
 
-    /// Takes out the request at list position `index`; returns it with its tokens in the pool.
-    pub(super) fn remove(&mut self, index: usize) -> (Lane, u32) {
-        let lane = self.lanes.remove(index);
+    /// The request at list position `index` got `extra` tokens more than one in the last step.
+    pub(super) fn extend(&mut self, index: usize, extra: u32) {
+        let lane = &mut self.lanes[index];
         self.totals.remove(lane.offset + self.lag);
-        let remainder = lane.offset.rem_euclid(self.page);
+        let before = lane.offset.rem_euclid(self.page);
+        lane.offset += i64::from(extra);
+        self.totals.add(lane.offset + self.lag);
+        let after = lane.offset.rem_euclid(self.page);
+        self.uncount(before);
+        *self.remainders.entry(after).or_insert(0) += 1;
+    }
+
+    fn uncount(&mut self, remainder: i64) {
         match self.remainders.get_mut(&remainder) {
             Some(count) if *count > 1 => *count -= 1,
             Some(_) | None => drop(self.remainders.remove(&remainder)),
         }
+    }
+
+    /// Takes out the request at list position `index`; returns it with its tokens in the pool.
+    pub(super) fn remove(&mut self, index: usize) -> (Lane, u32) {
+        let lane = self.lanes.remove(index);
+        self.totals.remove(lane.offset + self.lag);
+        self.uncount(lane.offset.rem_euclid(self.page));
         let held = self.held(&lane);
         (lane, held)
     }
@@ -149,6 +166,7 @@ mod tests {
             plain: None,
             offset: 0,
             first: false,
+            burst: 1,
             finish: None,
         }
     }

@@ -14,17 +14,21 @@ impl Vllm {
             if self.reject(at) {
                 continue;
             }
+            let used = work.visited_tokens + position(self.lanes.len()) - work.visited_lanes;
+            let left = u32::try_from((work.budget - used).max(0)).unwrap_or(u32::MAX);
             if self.slots[at].resident {
                 self.admit_resident(at, work, pass);
+                if left == 0 {
+                    break;
+                }
                 continue;
             }
-            if !self.pending.is_empty() {
+            if self.desk.has_pending() {
                 // Destinations come first: only requests with their KV in place are admitted meanwhile.
                 break;
             }
-            let used = work.visited_tokens + position(self.lanes.len()) - work.visited_lanes;
-            let left = u32::try_from((work.budget - used).max(0)).unwrap_or(u32::MAX);
-            if left == 0 || !self.admit_head(at, left, work, pass) {
+            // Without budget the reference emulator still admits one request with nothing to compute.
+            if (left == 0 && self.rules.real) || !self.admit_head(at, left, work, pass) || left == 0 {
                 break;
             }
         }
@@ -61,6 +65,9 @@ impl Vllm {
         if !self.rules.chunked_prefill && whole - cached > budget {
             return false;
         }
+        if cached < len && budget == 0 {
+            return false;
+        }
         let end = cached + self.chunk(len - cached, budget);
         let longest = sequence.prompt_len() + sequence.answer.end().0;
         let extent = match &self.rules {
@@ -75,6 +82,9 @@ impl Vllm {
         };
         if self.rules.blocks(extent) - referenced + kept_free + self.promised > self.pool.available() {
             self.blocked_at = Some(self.pool.version());
+            return false;
+        }
+        if work.defers_prefills && len - cached > 1 {
             return false;
         }
         self.enter(at, cached, pass);
@@ -120,7 +130,7 @@ impl Vllm {
         let kept = self.rules.keeps_last_token && !nothing_to_generate;
         let most = (sequence.len() - u32::from(kept)) / self.rules.block_size;
         let referenced = self.find_cached(at, most);
-        if self.rules.speculates && self.rules.keeps_last_token && !self.scratch.hits.is_empty() {
+        if self.rules.speculates && kept && !self.scratch.hits.is_empty() {
             // The drafting layers have to see the block before the first new token.
             let hits = u32::try_from(self.scratch.hits.len()).unwrap_or(u32::MAX);
             return self.find_cached(at, hits - 1);

@@ -36,24 +36,28 @@ impl Vllm {
     /// Turns scheduled work into a timed pass with outputs, and lets finished requests go.
     pub(super) fn finish_pass(&mut self, now: SimTime, work: &mut Work, pass: &mut Pass) {
         let active_blocks = self.pool.active();
-        if self.rules.speculates {
-            self.speculate(work, pass);
-        }
-        let batch = self.decode_batch(work);
+        let mut batch = self.decode_batch(work);
         let prefill = work.prefill;
         let span = self
             .clock
             .prefill(prefill.lengths.requests, prefill.isl, prefill.prefix);
+        self.record_visits();
+        self.end_empty(pass);
+        let mut decode = batch.without_prompt;
+        decode.append(work.recomputed);
+        if self.rules.speculates {
+            self.speculate(work, pass);
+            batch = self.decode_batch(work);
+        }
         pass.ends_at = self.clock.end(now, span + self.decode_time(&batch, active_blocks));
         *pass.forward = Forward {
             prefill: prefill.lengths,
             prefill_tokens: prefill.tokens,
             prefill_kv_tokens: prefill.prefix,
-            decode: batch.without_prompt,
+            decode,
             queued_prefill: self.queued_prefill,
             queued_decode: self.queued_decode,
         };
-        self.record_visits();
         match self.detail {
             OutputDetail::EveryToken => self.emit_all(pass),
             OutputDetail::Milestones => self.emit_milestones(pass),
@@ -68,7 +72,7 @@ impl Vllm {
             pass.cache_changes.splice(0..0, self.unheard.cache_changes.drain(..));
             pass.stored.splice(0..0, self.unheard.stored.drain(..));
         }
-        self.reserve_pending();
+        self.desk.pass_ran(pass.ends_at);
         if self.rules.role == WorkerRole::Decode {
             pass.kv_events.clear();
             pass.stored.clear();
@@ -76,6 +80,7 @@ impl Vllm {
         self.scratch.joined.clear();
         self.pass += 1;
         pass.load = super::Engine::load(self);
+        self.cadence.passed(pass.load.running + pass.load.waiting > 0);
     }
 
     /// Time of the decode step of a pass with `active_blocks` in use before any burst.
@@ -111,7 +116,7 @@ impl Vllm {
         let (mut later, mut without_prompt) = (emitting, emitting);
         for slot in joined().filter(|slot| !is_empty(slot) && slot.visit.prompt.is_some()) {
             without_prompt.remove(slot.sequence.computed);
-            if slot.sequence.generated == 0 {
+            if slot.sequence.generated == 0 && self.rules.role == WorkerRole::Aggregated {
                 later.remove(slot.sequence.computed);
             }
         }
@@ -135,14 +140,12 @@ impl Vllm {
     }
 
     fn emit_all(&self, pass: &mut Pass) {
-        self.emit_empty(pass);
         for lane in self.lanes.iter().filter(|lane| lane.first_pass <= self.pass) {
             self.emit(lane, pass);
         }
     }
 
     fn emit_milestones(&mut self, pass: &mut Pass) {
-        self.emit_empty(pass);
         let mut marked = std::mem::take(&mut self.scratch.visits);
         marked.clear();
         let first_token = |at: &u32| self.slots[*at].sequence.generated == 0;
@@ -162,16 +165,36 @@ impl Vllm {
         self.scratch.visits = marked;
     }
 
-    /// Ends of requests with nothing to generate come before all tokens.
-    fn emit_empty(&self, pass: &mut Pass) {
-        for &at in &self.scratch.finishing {
+    /// Requests with nothing to generate end, and their blocks are free, before anybody gets a token.
+    fn end_empty(&mut self, pass: &mut Pass) {
+        let mut finishing = std::mem::take(&mut self.scratch.finishing);
+        finishing.retain(|&at| {
             let sequence = &self.slots[at].sequence;
-            if sequence.answer.end().0 == 0 {
-                pass.outputs.push(Output::Empty {
-                    id: sequence.id,
-                    finish: FinishReason::Length,
-                });
+            if sequence.answer.end().0 != 0 {
+                return true;
             }
+            pass.outputs.push(Output::Empty {
+                id: sequence.id,
+                finish: FinishReason::Length,
+            });
+            self.scratch.joined.retain(|&other| other != at);
+            self.end(at);
+            false
+        });
+        self.scratch.finishing = finishing;
+    }
+
+    /// A request that has all its tokens leaves; its blocks are free unless they wait for a transfer.
+    fn end(&mut self, at: u32) {
+        if let Some(index) = self.lanes.find(self.slots[at].ordinal) {
+            self.leave(index);
+        }
+        self.blocked_at = None;
+        if self.slots[at].keeps_blocks {
+            self.hold(at);
+        } else if let Some(mut slot) = self.slots.remove(at) {
+            self.pool.release(&mut slot.sequence.table);
+            self.ids.remove(&slot.sequence.id);
         }
     }
 
@@ -185,9 +208,6 @@ impl Vllm {
             self.generator.token(stream, position)
         } else {
             let sequence = &self.slots[lane.sequence].sequence;
-            if sequence.answer.end().0 == 0 {
-                return;
-            }
             sequence.answer.token(self.generator, position - sequence.prompt_len())
         };
         pass.outputs.push(Output::Token {
@@ -209,24 +229,13 @@ impl Vllm {
             while let Some((_, at, full)) = next.next_if(|&(other, ..)| other <= ordinal) {
                 self.register(at, full, pass);
             }
-            if let Some(index) = self.lanes.find(self.slots[at].ordinal) {
-                self.leave(index);
-            }
-            if self.slots[at].keeps_blocks {
-                self.hold(at);
-                continue;
-            }
-            if let Some(mut slot) = self.slots.remove(at) {
-                self.pool.release(&mut slot.sequence.table);
-                self.ids.remove(&slot.sequence.id);
-            }
+            self.end(at);
         }
         for (_, at, full) in next {
             self.register(at, full, pass);
         }
         filled.clear();
         self.scratch.filled = filled;
-        self.blocked_at = if finishing.is_empty() { self.blocked_at } else { None };
         self.scratch.finishing = finishing;
         self.scratch.finishing.clear();
     }

@@ -6,6 +6,7 @@
 
 use crate::types::{EngineRequest, RequestId, SimTime};
 
+use super::super::config::Semantics;
 use super::super::handoff::{HandoffFact, HandoffRefused};
 use super::{Phase, Vllm};
 
@@ -36,9 +37,24 @@ impl Vllm {
         slot.place = self.waiting.place(slot.sequence.priority, now);
         slot.destination = true;
         self.queued_decode.add(slot.sequence.len());
-        self.pending.push_back(at);
-        self.reserve_pending();
+        self.desk.line_up(at);
+        self.after_command(now);
         Ok(())
+    }
+
+    /// Tries the first destination after a command at `now`, unless that came in the middle of a pass.
+    pub(super) fn after_command(&mut self, now: SimTime) {
+        if self.desk.is_between_passes(now) {
+            self.use_pass_end(now);
+            self.reserve_first();
+        }
+    }
+
+    /// Tries the first destination at the end of a pass, once.
+    pub(super) fn use_pass_end(&mut self, now: SimTime) {
+        if self.desk.use_end(now) {
+            self.reserve_first();
+        }
     }
 
     /// The KV of a reserved destination is there.
@@ -52,14 +68,18 @@ impl Vllm {
         slot.resident = true;
         let prompt_len = slot.sequence.prompt_len();
         slot.sequence.computed = prompt_len;
-        self.waiting.put(slot.place, at);
-        self.reserved -= 1;
+        match self.rules.semantics {
+            Semantics::V1_6_1 => self.waiting.put(slot.place, at),
+            Semantics::V1_4_2 => slot.place = self.waiting.push(at, slot.sequence.priority, slot.sequence.arrival),
+        }
+        self.desk.settled();
         if self.rules.prefix_caching {
             let mut unheard = std::mem::take(&mut self.unheard);
             self.register(at, prompt_len / self.rules.block_size, &mut unheard);
             self.unheard = unheard;
         }
         self.blocked_at = None;
+        self.reserve_first();
         true
     }
 
@@ -74,7 +94,7 @@ impl Vllm {
             self.pool.release(&mut slot.sequence.table);
         }
         self.blocked_at = None;
-        self.reserve_pending();
+        self.reserve_first();
         true
     }
 
@@ -82,49 +102,47 @@ impl Vllm {
     pub(super) fn hold(&mut self, at: u32) {
         let slot = &mut self.slots[at];
         slot.phase = Phase::Held;
-        self.facts.push(HandoffFact::SourceHeld {
+        self.desk.held(HandoffFact::SourceHeld {
             id: slot.sequence.id,
             prompt_tokens: slot.sequence.prompt_len(),
         });
     }
 
-    /// Sets blocks aside for destinations, in order, as far as they fit.
-    pub(super) fn reserve_pending(&mut self) {
-        while let Some(&at) = self.pending.front()
-            && self.lanes.len() + self.reserved < self.rules.max_num_seqs
-        {
-            let referenced = self.find_whole_prefix(at);
-            let sequence = &self.slots[at].sequence;
-            let hits = u32::try_from(self.scratch.hits.len()).unwrap_or(u32::MAX);
-            let (id, wanted) = (sequence.id, self.rules.blocks(sequence.len()));
-            if wanted - referenced > self.pool.available() {
-                return;
-            }
-            self.pending.pop_front();
-            let slot = &mut self.slots[at];
-            slot.phase = Phase::Reserved;
-            self.reserved += 1;
-            self.pool.adopt(&mut slot.sequence.table, &self.scratch.hits);
-            // Not named before the KV is there.
-            let events = &mut self.unheard.kv_events;
-            let taken = self.pool.take(&mut slot.sequence.table, &[], wanted - hits, events);
-            debug_assert!(taken, "a destination is reserved when its blocks fit");
-            let mut unheard = std::mem::take(&mut self.unheard);
-            self.note_changes(at, &mut unheard);
-            self.unheard = unheard;
-            self.facts.push(HandoffFact::DestinationReserved {
-                id,
-                transferable_prompt_tokens: (wanted - hits) * self.rules.block_size,
-            });
+    /// Sets blocks aside for the first destination if they fit and somebody could run in them.
+    fn reserve_first(&mut self) {
+        let Some(at) = self.desk.first() else { return };
+        if self.lanes.len() >= self.rules.max_num_seqs {
+            return;
         }
+        let referenced = self.find_whole_prefix(at);
+        let sequence = &self.slots[at].sequence;
+        let hits = u32::try_from(self.scratch.hits.len()).unwrap_or(u32::MAX);
+        let (id, wanted) = (sequence.id, self.rules.blocks(sequence.len()));
+        if wanted - referenced > self.pool.available() {
+            return;
+        }
+        let slot = &mut self.slots[at];
+        slot.phase = Phase::Reserved;
+        self.pool.adopt(&mut slot.sequence.table, &self.scratch.hits);
+        // Not named before the KV is there.
+        let events = &mut self.unheard.kv_events;
+        let taken = self.pool.take(&mut slot.sequence.table, &[], wanted - hits, events);
+        debug_assert!(taken, "a destination is reserved when its blocks fit");
+        let mut unheard = std::mem::take(&mut self.unheard);
+        self.note_changes(at, &mut unheard);
+        self.unheard = unheard;
+        self.desk.reserved(HandoffFact::DestinationReserved {
+            id,
+            transferable_prompt_tokens: (wanted - hits) * self.rules.block_size,
+        });
     }
 
     /// A destination that has not started leaves.
     pub(super) fn forget_destination(&mut self, at: u32) {
         if self.slots[at].phase == Phase::Reserved {
-            self.reserved -= 1;
+            self.desk.settled();
         }
-        self.pending.retain(|&other| other != at);
+        self.desk.forget(at);
         self.queued_decode.remove(self.slots[at].sequence.len());
     }
 

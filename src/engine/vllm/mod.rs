@@ -16,6 +16,7 @@
 //! differ the code asks [`Rules`].
 
 mod admit;
+mod cadence;
 mod changes;
 #[cfg(test)]
 mod cost;
@@ -28,7 +29,6 @@ mod schedule;
 mod speculate;
 mod waiting;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
@@ -40,16 +40,18 @@ use super::answer::{Answer, Generator};
 use super::calendar::{Calendar, Entry};
 use super::config::{EngineConfig, WorkerRole};
 use super::forward::Lengths;
-use super::handoff::{HandoffFact, HandoffRefused};
+use super::handoff::{Desk, HandoffFact, HandoffRefused};
 use super::kv::backend::BlockPool;
 use super::kv::logical::BlockIdentity;
 use super::kv::pool::{CopyId, EventStyle};
 use super::kv::run::StoredRun;
 use super::sequence::{Sequence, SequenceHasher};
 use super::slab::Slab;
+use super::speculation::Acceptance;
 use super::timing::{PassClock, PassTiming};
 use super::totals::Totals;
 use super::{Engine, Output, OutputDetail, Pass, Rejected};
+use cadence::Cadence;
 use emit::DecodeBatch;
 use lanes::Lanes;
 use rules::Rules;
@@ -60,8 +62,8 @@ use waiting::{Place, Waiting};
 pub(crate) struct Vllm {
     rules: Rules,
     clock: PassClock,
-    /// Draws of accepted drafts so far.
-    drafts: u64,
+    /// Decides which drafts are accepted.
+    acceptance: Option<Acceptance>,
     generator: Generator,
     hasher: SequenceHasher,
     pool: BlockPool,
@@ -72,11 +74,8 @@ pub(crate) struct Vllm {
     /// Running requests that still compute known tokens, in admission order.
     prefilling: Vec<u32>,
     calendar: Calendar,
-    /// Destinations without blocks, in the order of their requests.
-    pending: VecDeque<u32>,
-    /// Destinations with blocks that wait for their KV.
-    reserved: usize,
-    facts: Vec<HandoffFact>,
+    cadence: Cadence,
+    desk: Desk,
     /// Cache changes of handoff commands; told with the next pass, before its own.
     unheard: Pass,
     /// Over decoding requests.
@@ -155,6 +154,8 @@ struct Visit {
     tokens: u32,
     /// Prompt tokens up to the end of the visit and those before it, if it computed any.
     prompt: Option<(u32, u32)>,
+    /// Length, if a part of the answer was computed again and more is left.
+    recomputed: Option<u32>,
 }
 
 /// Buffers that live from pass to pass.
@@ -208,9 +209,13 @@ struct Work {
     visited_tokens: i64,
     visited_lanes: i64,
     preempted: bool,
+    /// Only decoding requests are served in this pass, and those that are cached but for a token.
+    defers_prefills: bool,
     /// Some decoding requests got no token.
     stalled: bool,
     prefill: Prefill,
+    /// Those that compute parts of their answer again without an end in this pass, by length.
+    recomputed: Lengths,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -234,7 +239,7 @@ impl Vllm {
         };
         Self {
             clock: PassClock::new(config, timing),
-            drafts: 0,
+            acceptance: config.speculation.as_ref().map(Acceptance::new),
             generator,
             hasher: SequenceHasher::new(rules.block_size, generator),
             pool: BlockPool::new(config.eviction_backend, rules.usable_blocks, style),
@@ -244,9 +249,8 @@ impl Vllm {
             lanes: Lanes::default(),
             prefilling: Vec::new(),
             calendar: Calendar::default(),
-            pending: VecDeque::new(),
-            reserved: 0,
-            facts: Vec::new(),
+            desk: Desk::default(),
+            cadence: Cadence::new(config),
             unheard: Pass::default(),
             decoding: Totals::default(),
             queued_prefill: Lengths::default(),
@@ -271,6 +275,15 @@ impl Vllm {
             && self.lanes.len() < self.rules.max_num_seqs
             && self.blocked_at != Some(self.pool.version())
             && (self.lanes.len() as u64) < self.rules.budget
+    }
+
+    /// Whether some running request has its whole prompt computed.
+    fn has_decoding(&self) -> bool {
+        let prefilled = |&at: &u32| {
+            let sequence = &self.slots[at].sequence;
+            sequence.computed >= sequence.prompt_len()
+        };
+        self.lanes.len() > self.prefilling.len() || self.prefilling.iter().any(prefilled)
     }
 
     /// Takes a request in, without a place in any queue.
@@ -354,7 +367,7 @@ impl Engine for Vllm {
         Ok(())
     }
 
-    fn cancel(&mut self, id: RequestId, _now: SimTime) -> bool {
+    fn cancel(&mut self, id: RequestId, now: SimTime) -> bool {
         let Some(at) = self.ids.remove(&id) else { return false };
         let slot = &self.slots[at];
         match slot.phase {
@@ -371,7 +384,7 @@ impl Engine for Vllm {
         if let Some(mut slot) = self.slots.remove(at) {
             self.pool.release(&mut slot.sequence.table);
         }
-        self.reserve_pending();
+        self.after_command(now);
         true
     }
 
@@ -384,6 +397,8 @@ impl Engine for Vllm {
             budget: i64::try_from(self.rules.budget).unwrap_or(i64::MAX),
             ..Work::default()
         };
+        self.use_pass_end(now);
+        work.defers_prefills = self.cadence.defers(self.has_decoding());
         self.schedule_running(&mut work, pass);
         if !work.preempted {
             self.admit(&mut work, pass);
@@ -392,11 +407,15 @@ impl Engine for Vllm {
         if idle {
             return false;
         }
+        if !work.defers_prefills && !work.preempted {
+            self.cadence.left_waiting = !self.waiting.is_empty();
+        }
         self.finish_pass(now, &mut work, pass);
         true
     }
 
     fn step_quiet(&mut self, now: SimTime) -> Option<SimTime> {
+        self.use_pass_end(now);
         let slots = &self.slots;
         let due = self.calendar.first_due(|entry| is_due(slots, entry));
         let quiet = !self.lanes.is_empty()
@@ -411,6 +430,11 @@ impl Engine for Vllm {
         let work = self.decode_time(&DecodeBatch::all(lengths), self.pool.active());
         let ends_at = self.clock.end(now, work);
         self.pass += 1;
+        if !self.cadence.defers(true) {
+            self.cadence.left_waiting = !self.waiting.is_empty();
+        }
+        self.cadence.passed(true);
+        self.desk.pass_ran(ends_at);
         Some(ends_at)
     }
 
@@ -418,7 +442,7 @@ impl Engine for Vllm {
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         Load {
             running: count(self.lanes.len()),
-            waiting: count(self.waiting.len() + self.pending.len() + self.reserved),
+            waiting: count(self.waiting.len() + self.desk.waiting()),
             active_blocks: self.pool.active(),
             inactive_blocks: self.pool.inactive(),
             total_blocks: self.pool.capacity(),
@@ -457,8 +481,13 @@ impl Engine for Vllm {
         Self::release_source(self, id)
     }
 
-    fn take_handoff_facts(&mut self, facts: &mut Vec<HandoffFact>) {
-        facts.append(&mut self.facts);
+    fn take_handoff_facts(&mut self, now: SimTime, facts: &mut Vec<HandoffFact>) {
+        self.use_pass_end(now);
+        self.desk.take(now, facts);
+    }
+
+    fn join_step(&mut self, step: u64) {
+        self.cadence.join(step);
     }
 
     fn set_output_detail(&mut self, detail: OutputDetail) {

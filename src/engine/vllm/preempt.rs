@@ -46,6 +46,9 @@ impl Vllm {
         if visit.pass == self.pass {
             work.visited_tokens -= i64::from(visit.tokens);
             work.visited_lanes -= 1;
+            if let Some(len) = visit.recomputed {
+                work.recomputed.remove(len);
+            }
             if let Some((isl, prefix)) = visit.prompt {
                 work.prefill.lengths.remove(slot.sequence.prompt_len());
                 work.prefill.tokens -= u64::from(visit.tokens);

@@ -33,9 +33,8 @@ pub(super) struct Rules {
     pub(super) keeps_last_token: bool,
     /// Each pass drafts tokens and keeps some.
     pub(super) speculates: bool,
-    /// Chances of the drafts, one per drafted token.
-    pub(super) accept_rates: Vec<f64>,
-    pub(super) draft_seed: u64,
+    /// Drafted tokens per pass.
+    pub(super) drafts: u32,
     /// Blocks that an admission leaves free while something runs.
     pub(super) watermark_blocks: u32,
     /// A waiting request is admitted only if all its known tokens fit.
@@ -52,15 +51,6 @@ pub(super) enum Victim {
     Oldest,
     /// The largest (priority, arrival).
     LeastUrgent,
-}
-
-/// Chances cut or padded to the number of drafts.
-fn accept_rates(config: &EngineConfig) -> Vec<f64> {
-    let Some(speculation) = &config.speculation else {
-        return Vec::new();
-    };
-    let rates = speculation.accept_rates.iter().copied().chain(std::iter::repeat(0.0));
-    rates.take(speculation.nextn as usize).collect()
 }
 
 impl Rules {
@@ -101,8 +91,7 @@ impl Rules {
             by_priority,
             to_completion,
             speculates: config.speculation.is_some() && config.role != WorkerRole::Prefill,
-            accept_rates: accept_rates(config),
-            draft_seed: config.speculation.as_ref().map_or(0, |speculation| speculation.seed),
+            drafts: config.speculation.as_ref().map_or(0, |speculation| speculation.nextn),
             keeps_last_token: vllm,
             watermark_blocks: if real { watermark_blocks } else { 0 },
             reserve_full_isl: !real || config.reserve_full_isl,

@@ -3,11 +3,8 @@
 //! Only requests that do more than decode are visited: those with prompt tokens left and those the calendar names. The
 //! others take one token of the budget each, which is arithmetic on list positions.
 
-use crate::types::FinishReason;
-
 use super::super::Pass;
 use super::super::calendar::Entry;
-use super::super::config::WorkerRole;
 use super::lanes::Lane;
 use super::rules::Victim;
 use super::{Phase, Visit, Vllm, Work, is_due};
@@ -24,6 +21,9 @@ impl Vllm {
     /// Serves the running list within `work.budget`, preempting when blocks run out.
     pub(super) fn schedule_running(&mut self, work: &mut Work, pass: &mut Pass) {
         self.collect_visits();
+        if work.defers_prefills {
+            self.put_off_prefills(work);
+        }
         let mut next = 0;
         while let Some(&(ordinal, at)) = self.scratch.visits.get(next) {
             next += 1;
@@ -68,6 +68,20 @@ impl Vllm {
         if !self.prefilling.is_empty() {
             visits.extend(self.prefilling.iter().map(|&at| (self.slots[at].ordinal, at)));
             visits.sort_unstable();
+        }
+    }
+
+    /// Nobody whose prompt is not computed is served in this pass.
+    fn put_off_prefills(&mut self, work: &mut Work) {
+        for &at in &self.prefilling {
+            let slot = &mut self.slots[at];
+            if slot.sequence.computed < slot.sequence.prompt_len() {
+                slot.visit = Visit {
+                    pass: self.pass,
+                    ..Visit::default()
+                };
+                work.visited_lanes += 1;
+            }
         }
     }
 
@@ -161,15 +175,20 @@ impl Vllm {
 
     /// Accounts for the tokens `from..end` of a request: budget, prefill work, blocks that are full now.
     pub(super) fn compute(&mut self, at: u32, from: u32, end: u32, work: &mut Work, pass: &mut Pass) {
+        let (_, len) = self.progress(at);
         let slot = &mut self.slots[at];
         slot.sequence.computed = end;
         let prompt_len = slot.sequence.prompt_len();
-        let prompt = (from < prompt_len && self.rules.role != WorkerRole::Decode).then(|| (end.min(prompt_len), from));
+        let prompt = (from < prompt_len).then(|| (end.min(prompt_len), from));
         slot.visit = Visit {
             pass: self.pass,
             tokens: end - from,
             prompt,
+            recomputed: (prompt.is_none() && end < len).then_some(len),
         };
+        if let Some(len) = slot.visit.recomputed {
+            work.recomputed.add(len);
+        }
         work.visited_tokens += i64::from(end - from);
         work.visited_lanes += 1;
         if let Some((isl, prefix)) = prompt {
@@ -229,6 +248,10 @@ impl Vllm {
     /// Finds out what comes next for a request that brings its next token in this pass.
     fn plan(&mut self, at: u32, index: usize, len: u32) {
         let slot = &mut self.slots[at];
+        if slot.sequence.answer.end().0 == 0 {
+            self.scratch.finishing.push(at);
+            return;
+        }
         if self.rules.speculates {
             // How many tokens come is drawn at the end of the pass.
             slot.due = self.pass + 1;
@@ -246,7 +269,7 @@ impl Vllm {
             .look_ahead(self.generator, token + (boundary - len));
         let (end, reason) = slot.sequence.answer.end();
         if end <= token + 1 {
-            self.lanes[index].finish = Some(if end == 0 { FinishReason::Length } else { reason });
+            self.lanes[index].finish = Some(reason);
             self.scratch.finishing.push(at);
             return;
         }

@@ -3,9 +3,7 @@
 //! Blocks for the longest possible burst of everybody are found before the draws, preempting if needed; what the draws
 //! leave unused is not taken. Source: Dynamo 1.6.1 engine core (MTP).
 
-use crate::types::FinishReason;
-
-use super::super::answer::unit;
+use super::super::speculation::Acceptance;
 use super::super::{Output, OutputDetail, Pass};
 use super::lanes::Lane;
 use super::{Vllm, Work};
@@ -17,17 +15,18 @@ impl Vllm {
             let index = self.victim();
             self.preempt(index, work, pass);
         }
-        let drafts = u32::try_from(self.rules.accept_rates.len()).unwrap_or(0);
+        // Room for the longest bursts is made whatever the draws bring.
+        self.pool
+            .make_room(self.longest_bursts().min(self.pool.available()), &mut pass.kv_events);
+        pass.note_cache_changes(self.pool.active(), self.pool.inactive());
+        let drafts = self.rules.drafts;
         for index in 0..self.lanes.len() {
             let Some((len, left)) = self.to_come(&self.lanes[index], drafts + 1) else {
                 continue;
             };
             let at = self.lanes[index].sequence;
-            let burst = if left == 0 {
-                0
-            } else {
-                self.draw().min(left).min(self.held(at, len))
-            };
+            let accepted = self.acceptance.as_mut().map_or(1, Acceptance::draw);
+            let burst = accepted.min(left).min(self.held(at, len));
             let sequence = &mut self.slots[at].sequence;
             let generated = len - sequence.prompt_len();
             sequence.answer.look_ahead(self.generator, generated + burst);
@@ -51,7 +50,7 @@ impl Vllm {
 
     /// Blocks that are missing if every draft of everybody is accepted.
     fn longest_bursts(&self) -> u32 {
-        let drafts = u32::try_from(self.rules.accept_rates.len()).unwrap_or(0);
+        let drafts = self.rules.drafts;
         let missing = |lane: &Lane| {
             let (len, left) = self.to_come(lane, drafts + 1)?;
             let blocks = self.rules.blocks(len + left);
@@ -64,19 +63,6 @@ impl Vllm {
     fn held(&self, at: u32, len: u32) -> u32 {
         let blocks = self.slots[at].sequence.table.len() + self.pool.available();
         (blocks.saturating_mul(self.rules.block_size) - len).max(1)
-    }
-
-    /// One token and the accepted drafts, up to the first that is not.
-    fn draw(&mut self) -> u32 {
-        let mut burst = 1;
-        for rate in &self.rules.accept_rates {
-            self.drafts += 1;
-            if unit(self.rules.draft_seed, self.drafts) >= *rate {
-                break;
-            }
-            burst += 1;
-        }
-        burst
     }
 
     /// Books `burst` tokens for the request at list position `index`.
@@ -97,7 +83,7 @@ impl Vllm {
         let lane = &mut self.lanes[index];
         lane.burst = burst;
         if done {
-            lane.finish = Some(if end == 0 { FinishReason::Length } else { reason });
+            lane.finish = Some(reason);
             self.scratch.finishing.push(at);
         }
     }

@@ -16,7 +16,10 @@ pub(crate) struct Ran {
 pub(crate) fn run(case: &Case, args: &EngineDocument) -> Vec<Ran> {
     let mut config = args.engine.clone();
     config.token_source = TokenSource::Peer;
-    let ranks = (0..args.data_parallel_size).map(|_| build(&config).unwrap()).collect();
+    config.data_parallel_size = args.data_parallel_size;
+    let ranks = (0..args.data_parallel_size)
+        .map(|rank| build(&config.of_rank(0, rank)).unwrap())
+        .collect();
     let mut group = Group::new(ranks);
     let mut now = SimTime::ZERO;
     let mut arrivals = case.trace.iter().enumerate().peekable();

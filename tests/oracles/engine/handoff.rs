@@ -1,7 +1,7 @@
 //! Handoffs: commands to both engines of the core, and the replay of a disaggregated pair.
 
 use ghostfleet::config::{EngineDocument, TransferTiming};
-use ghostfleet::engine::{Engine, EngineKind, HandoffFact, Output, Pass, TokenSource, WorkerRole, build};
+use ghostfleet::engine::{Engine, HandoffFact, Output, Pass, TokenSource, WorkerRole, build};
 use ghostfleet::types::{EngineRequest, HashSalt, RequestId, SimTime, StopRule};
 use serde_json::{Value, json};
 
@@ -18,9 +18,9 @@ fn engine(args: &EngineDocument, role: WorkerRole) -> Box<dyn Engine> {
     build(&config).unwrap()
 }
 
-fn facts(engine: &mut dyn Engine) -> Vec<HandoffFact> {
+fn facts(engine: &mut dyn Engine, now: SimTime) -> Vec<HandoffFact> {
     let mut facts = Vec::new();
-    engine.take_handoff_facts(&mut facts);
+    engine.take_handoff_facts(now, &mut facts);
     facts
 }
 
@@ -28,9 +28,6 @@ fn facts(engine: &mut dyn Engine) -> Vec<HandoffFact> {
 pub(crate) fn check_commands(name: &str, case: &Case, expected: &Core) {
     let Some(config) = &case.engine_config else { return };
     let args = EngineDocument::read("engine_config", &json!({ "engine": config }).to_string()).unwrap();
-    if args.engine.kind == EngineKind::Sglang {
-        return;
-    }
     check_side(name, &args, WorkerRole::Prefill, 1, 1, &expected.prefill);
     check_side(name, &args, WorkerRole::Decode, 2, 3, &expected.decode);
 }
@@ -42,14 +39,16 @@ fn check_side(name: &str, args: &EngineDocument, role: WorkerRole, uuid: u64, ma
     for (number, step) in steps.iter().enumerate() {
         let place = format!("{name}, {role:?}, step {number}");
         let mut pass = Pass::default();
+        let mut now = SimTime::ZERO;
         if let Some(command) = &step.command {
-            let now = instant(step.at_ms.unwrap());
+            now = instant(step.at_ms.unwrap());
             let done = command_of(engine.as_mut(), command, id, uuid, max_tokens, now);
             assert_eq!(done, step.result.as_deref().unwrap(), "{place}");
         } else {
             let (start, end) = step.pass.unwrap();
             assert!(engine.step_into(instant(start), &mut pass), "{place}");
             assert_time(&place, "end", pass.ends_at, end);
+            now = pass.ends_at;
         }
         let events: Vec<_> = pass
             .kv_events
@@ -59,7 +58,7 @@ fn check_side(name: &str, args: &EngineDocument, role: WorkerRole, uuid: u64, ma
             .collect();
         event_ids += events.len() as u64;
         assert_eq!(events, step.kv, "{place}");
-        let told: Vec<_> = facts(engine.as_mut())
+        let told: Vec<_> = facts(engine.as_mut(), now)
             .iter()
             .map(|fact| lifecycle(fact, args))
             .collect();
@@ -154,11 +153,11 @@ pub(crate) fn check_pair(name: &str, case: &Case, expected: &Replay) {
         let id = request.id;
         source.submit_source(request.clone(), now).unwrap();
         let held_at = source.step(now).unwrap().ends_at;
-        let [HandoffFact::SourceHeld { prompt_tokens, .. }] = facts(source.as_mut())[..] else {
+        let [HandoffFact::SourceHeld { prompt_tokens, .. }] = facts(source.as_mut(), held_at)[..] else {
             panic!("{place}: the prompt is held after its pass")
         };
         destination.reserve_destination(request, held_at).unwrap();
-        let reserved = facts(destination.as_mut());
+        let reserved = facts(destination.as_mut(), held_at);
         let [
             HandoffFact::DestinationReserved {
                 transferable_prompt_tokens,
