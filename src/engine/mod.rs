@@ -78,7 +78,8 @@ pub trait Engine: Send {
         self.step_into(now, &mut pass).then_some(pass)
     }
 
-    /// Like [`Engine::step`], into a pass whose buffers are used again. `false`: nothing can run, and `pass` is empty.
+    /// Like [`Engine::step`], into a pass whose buffers are used again. `false`: nothing can run, and `pass` holds nothing
+    /// but what waits.
     fn step_into(&mut self, now: SimTime, pass: &mut Pass) -> bool;
 
     /// Runs the next pass if it is quiet, that is, if every running request gets one token and nothing else changes

@@ -1,7 +1,9 @@
 //! Who computes prompt tokens in the next pass.
 
+use super::super::forward::Lengths;
 use super::super::{Admission, Output, Pass, Rejected};
 use super::budget::Budget;
+use super::tree::Match;
 use super::report::{Admitted, Attempt, Candidate, Verdict};
 use super::{Part, Phase, Sglang};
 
@@ -59,9 +61,6 @@ impl Sglang {
             if self.full || self.batch.len() + self.running.len() >= self.rules.max_running {
                 self.full = self.rules.is_real();
                 break;
-            }
-            if self.reject_long(at) {
-                continue;
             }
             match self.try_admit(at, &mut budget, &mut holders, pass) {
                 Verdict::Continue => {}
@@ -160,14 +159,26 @@ impl Sglang {
         };
         let nothing_left = slot.max_new == slot.sequence.generated;
         let kept = asked.map_or(u32::from(real || !nothing_left), |asked| len - asked.start - asked.take);
-        let found = self.find_prefix(at, kept);
+        // The emulator uses what is cached only when the budget has let the request through.
+        let taken = if real || asked.is_some() {
+            Ok(None)
+        } else {
+            let start = if computed > 0 { computed } else { self.peek_prefix(at, kept) };
+            self.part_to_take(at, start, budget, holders).map(Some)
+        };
+        let taken = match taken {
+            Ok(taken) => taken,
+            Err(verdict) => return verdict,
+        };
+        let found = self.own_or_cached(at, kept);
         // Pinned pages cannot be evicted for it.
         self.cache.lock(found.node);
         self.look_again(budget);
         let start = computed.max(found.pages * self.rules.page);
-        let take = match asked {
-            Some(asked) => Ok(asked.start + asked.take - start),
-            None => self.part_to_take(at, start, budget, holders),
+        let take = match (asked, taken) {
+            (Some(asked), _) => Ok(asked.start + asked.take - start),
+            (None, Some(take)) => Ok(take),
+            (None, None) => self.part_to_take(at, start, budget, holders),
         };
         let take = take.and_then(|take| self.obtain(start, take, budget));
         let look = Look { prefix: start, take };
@@ -218,6 +229,18 @@ impl Sglang {
         };
         self.report(at, false, &look, verdict, budget);
         verdict
+    }
+
+    /// What a request is to go on from: what is cached, or its own pages once it has some.
+    fn own_or_cached(&mut self, at: u32, kept: u32) -> Match {
+        let slot = &self.slots[at];
+        if slot.sequence.computed > 0 && !self.rules.is_real() {
+            return Match {
+                node: slot.node,
+                pages: slot.cached,
+            };
+        }
+        self.find_prefix(at, kept)
     }
 
     /// SGLang's budget follows what can be evicted.
@@ -349,7 +372,7 @@ impl Sglang {
     }
 
     /// The request starts, or after a retraction starts again, or goes on with its next chunk.
-    fn enter(&mut self, at: u32, start: u32, found: super::tree::Match, pass: &mut Pass) {
+    fn enter(&mut self, at: u32, start: u32, found: Match, pass: &mut Pass) {
         let slot = &mut self.slots[at];
         let continues = slot.sequence.computed > 0;
         // Its own pages are in the tree, so the new path covers the old one.
@@ -426,16 +449,23 @@ impl Sglang {
         self.forget(at);
     }
 
-    /// The emulator finds a prompt too long when it comes to admit it.
-    fn reject_long(&mut self, at: u32) -> bool {
-        let Some(reason) = self.slots[at].refused.take() else {
-            return false;
-        };
-        self.dequeue();
-        let id = self.slots[at].sequence.id;
-        self.rejected.push(Output::Rejected { id, reason });
-        self.forget(at);
-        true
+    /// The emulator finds prompts too long at the start of a pass.
+    pub(super) fn reject_long(&mut self) {
+        if std::mem::take(&mut self.too_long) == 0 {
+            return;
+        }
+        let mut waiting = std::mem::take(&mut self.waiting);
+        waiting.retain(|&at| {
+            let Some(reason) = self.slots[at].refused.take() else {
+                return true;
+            };
+            self.queued(at, Lengths::remove);
+            let id = self.slots[at].sequence.id;
+            self.rejected.push(Output::Rejected { id, reason });
+            self.forget(at);
+            false
+        });
+        self.waiting = waiting;
     }
 
     fn report(&mut self, at: u32, continued: bool, look: &Look, verdict: Verdict, budget: &Budget) {

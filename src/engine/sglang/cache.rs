@@ -46,7 +46,26 @@ impl RadixCache {
 
     /// Finds the longest cached prefix of `key`, which counts as used.
     pub fn find(&mut self, key: &[StoredBlock]) -> Match {
-        self.tree.find(key)
+        if self.whole_leaves {
+            self.tree.find(key)
+        } else {
+            self.tree.find_keeping_age(key)
+        }
+    }
+
+    /// How many pages of `key` are cached, without using them.
+    pub(super) fn peek(&self, key: &[StoredBlock]) -> u32 {
+        self.tree.peek(key)
+    }
+
+    /// Caches `key`, whose first `held` pages end at `start`, as [`Self::insert`] does, or as the emulator does: what is
+    /// missing lengthens a leaf that nobody else uses.
+    pub(super) fn insert_behind(&mut self, start: NodeId, held: u32, key: &[StoredBlock], how: Insert) -> Match {
+        if self.whole_leaves {
+            return self.insert(key, how);
+        }
+        // Its requests have told of their pages.
+        self.tree.extend(start, held, key)
     }
 
     /// Caches `key`: what is missing becomes one leaf. Returns the node at the end of `key` and the pages that were there

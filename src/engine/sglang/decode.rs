@@ -192,20 +192,21 @@ impl Sglang {
         self.due = due;
     }
 
-    /// The emulator caches a page when its last token is there.
+    /// The emulator caches the complete pages of a request with each token that completes one, and with its first.
     pub(super) fn complete_page(&mut self, at: u32) {
         let page = self.rules.page;
-        let sequence = &mut self.slots[at].sequence;
-        let held = sequence.computed;
-        if !self.rules.prefix_caching || held == 0 || !held.is_multiple_of(page) {
+        let slot = &mut self.slots[at];
+        let (held, full) = (slot.sequence.computed, slot.sequence.computed / page);
+        if !self.rules.prefix_caching || full <= slot.cached {
             return;
         }
-        let full = held / page;
-        self.hasher.block(sequence, full - 1);
-        self.note_contents(at, full - 1..full);
-        let pages = self.slots[at].sequence.hashed(full);
-        let parent = (full > 1).then(|| pages[full as usize - 2].block_hash);
-        self.cache.hold(parent, &pages[full as usize - 1..]);
+        if held.is_multiple_of(page) {
+            self.hasher.block(&mut slot.sequence, full - 1);
+            self.note_contents(at, full - 1..full);
+            let pages = self.slots[at].sequence.hashed(full);
+            let parent = (full > 1).then(|| pages[full as usize - 2].block_hash);
+            self.cache.hold(parent, &pages[full as usize - 1..]);
+        }
         self.share(at);
     }
 

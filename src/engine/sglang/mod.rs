@@ -80,6 +80,8 @@ pub struct Sglang {
     slots: Slab<Slot>,
     ids: HashMap<RequestId, u32, FxBuildHasher>,
     waiting: VecDeque<u32>,
+    /// Waiting requests that will be refused.
+    too_long: u32,
     /// Waiting requests without and with generated tokens.
     queued_prefill: Lengths,
     queued_decode: Lengths,
@@ -205,6 +207,7 @@ impl Sglang {
             ids: HashMap::default(),
             waiting: VecDeque::new(),
             running: Running::new(rules.page, rules.lag()),
+            too_long: 0,
             queued_prefill: Lengths::default(),
             queued_decode: Lengths::default(),
             chunked: None,
@@ -284,7 +287,7 @@ impl Sglang {
         self.note_contents(at, fresh);
         let slot = &mut self.slots[at];
         let key = slot.sequence.hashed(full);
-        let inserted = self.cache.insert(key, slot.insert());
+        let inserted = self.cache.insert_behind(slot.node, slot.cached, key, slot.insert());
         let copies = slot.cached.min(inserted.pages)..inserted.pages;
         self.cache.release(&key[copies.start as usize..copies.end as usize]);
         self.free_pages += copies.end - copies.start;
@@ -319,6 +322,12 @@ impl Sglang {
     /// Takes away the pages that a request has for itself, and its hold on the others.
     fn drop_pages(&mut self, at: u32) {
         let slot = &mut self.slots[at];
+        let full = slot.sequence.computed / self.rules.page;
+        // Pages that wait for their KV have not been told.
+        if full > slot.cached && slot.phase != Phase::Reserved && !self.rules.is_real() && self.rules.prefix_caching {
+            self.hasher.block(&mut slot.sequence, full - 1);
+            self.cache.release(&slot.sequence.hashed(full)[slot.cached as usize..]);
+        }
         self.free_pages += self.rules.pages(slot.sequence.computed) - slot.cached;
         self.cache.unlock(slot.node);
         slot.node = RadixCache::root();
@@ -381,6 +390,7 @@ impl Slot {
 impl Engine for Sglang {
     fn submit(&mut self, request: EngineRequest, now: SimTime) -> Result<(), Rejected> {
         let at = self.enlist(request, now)?;
+        self.too_long += u32::from(self.slots[at].refused.is_some());
         self.enqueue(at, false);
         Ok(())
     }
@@ -391,6 +401,7 @@ impl Engine for Sglang {
             Phase::Waiting => {
                 self.waiting.retain(|&other| other != at);
                 self.queued(at, Lengths::remove);
+                self.too_long -= u32::from(self.slots[at].refused.is_some());
             }
             Phase::Chunked | Phase::Prefilling => self.chunked = None,
             Phase::Decoding => {
@@ -581,6 +592,7 @@ impl Sglang {
         if self.running.is_empty() {
             self.full = false;
         }
+        self.reject_long();
         self.start_ready(pass);
         self.plan_prefill(pass);
         let prefills = !self.batch.is_empty();
@@ -594,6 +606,8 @@ impl Sglang {
             self.ratio.decay();
         }
         let worked = prefills || decodes || arrived;
+        pass.forward.queued_prefill = self.queued_prefill;
+        pass.forward.queued_decode = self.queued_decode;
         self.cache.take_events(&mut pass.kv_events);
         self.put_contents(pass);
         if !self.rules.publishes {
@@ -609,8 +623,6 @@ impl Sglang {
         }
         pass.ends_at = self.clock.end(now, pass.ends_at.since(now));
         pass.load = self.load();
-        pass.forward.queued_prefill = self.queued_prefill;
-        pass.forward.queued_decode = self.queued_decode;
         self.desk.pass_ran(pass.ends_at);
         true
     }

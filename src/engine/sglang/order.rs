@@ -47,6 +47,18 @@ impl Sglang {
 
     /// The cached prefix of a request, of which at least `kept` tokens are left to compute. Finding it refreshes it.
     pub(super) fn find_prefix(&mut self, at: u32, kept: u32) -> Match {
+        let most = self.hash_pages(at, kept);
+        self.cache.find(self.slots[at].sequence.hashed(most))
+    }
+
+    /// The tokens that [`Self::find_prefix`] would find, without refreshing anything.
+    pub(super) fn peek_prefix(&mut self, at: u32, kept: u32) -> u32 {
+        let most = self.hash_pages(at, kept);
+        self.cache.peek(self.slots[at].sequence.hashed(most)) * self.rules.page
+    }
+
+    /// Hashes the pages of a request that may be cached, all but its last `kept` tokens; returns how many.
+    fn hash_pages(&mut self, at: u32, kept: u32) -> u32 {
         let sequence = &mut self.slots[at].sequence;
         let most = if self.rules.prefix_caching {
             (sequence.len() - kept) / self.rules.page
@@ -56,7 +68,7 @@ impl Sglang {
         if let Some(last) = most.checked_sub(1) {
             self.hasher.block(sequence, last);
         }
-        self.cache.find(sequence.hashed(most))
+        most
     }
 
     fn longest_prefix_first(&mut self) {
@@ -66,7 +78,11 @@ impl Sglang {
         let kept = u32::from(self.rules.is_real());
         for index in 0..self.waiting.len() {
             let at = self.waiting[index];
-            let cached = self.find_prefix(at, kept).pages * self.rules.page;
+            let cached = if self.rules.is_real() {
+                self.find_prefix(at, kept).pages * self.rules.page
+            } else {
+                self.peek_prefix(at, kept)
+            };
             let put_off = cached <= SHARED_TOKENS && self.start_hash(at).is_some_and(|hash| !seen.insert(hash));
             // SGLang leaves those it puts off in their order.
             let by = if put_off && self.rules.is_real() { 0 } else { cached };

@@ -42,7 +42,7 @@ impl Sglang {
                 self.end_part(*part, pass);
             }
         } else {
-            for part in &batch {
+            for part in batch.iter().filter(|part| !part.whole) {
                 self.share(part.at);
             }
             // Those whose prompt goes on are first again, in their order.

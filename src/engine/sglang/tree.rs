@@ -52,6 +52,16 @@ struct Node {
     locks: u32,
 }
 
+/// An edge on the way down.
+#[derive(Debug, Clone, Copy)]
+struct Edge {
+    end: u32,
+    /// Pages of the key up to there.
+    done: usize,
+    /// All of the edge's pages are the key's.
+    whole: bool,
+}
+
 /// What an insert brings along.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Insert {
@@ -128,29 +138,143 @@ impl Tree {
             node.hits += u32::from(end > how.counted as usize);
         });
         let rest = &key[present.pages as usize..];
-        let Some(first) = rest.first() else { return present };
-        let NodeId(parent) = present.node;
+        if rest.is_empty() {
+            return present;
+        }
+        Match {
+            node: NodeId(self.add_leaf(present.node.0, rest, how.priority)),
+            pages: present.pages,
+        }
+    }
+
+    fn add_leaf(&mut self, parent: u32, pages: &[StoredBlock], priority: i32) -> u32 {
         self.unlist(parent);
         let now = self.tick();
         let at = self.nodes.insert(Node {
             parent,
-            pages: rest.to_vec(),
+            pages: pages.to_vec(),
             children: BTreeMap::new(),
             position: now,
             created: now,
             accessed: now,
             hits: 1,
-            priority: how.priority,
+            priority,
             locks: 0,
         });
         self.nodes[parent].children.insert(now, at);
-        self.edges.insert(first.block_hash, at);
-        self.evictable += rest.len() as u64;
+        self.edges.extend(pages.first().map(|page| (page.block_hash, at)));
+        self.evictable += pages.len() as u64;
         self.list(at);
+        at
+    }
+
+    /// How much of `key` is cached, without using it.
+    pub(super) fn peek(&self, key: &[StoredBlock]) -> u32 {
+        let (mut at, mut done) = (ROOT, 0);
+        while let Some(child) = self.child(at, key, done) {
+            let pages = &self.nodes[child].pages;
+            let shared = agreement(pages, &key[done..]);
+            done += shared;
+            if shared < pages.len() {
+                break;
+            }
+            at = child;
+        }
+        u32::try_from(done).unwrap_or(u32::MAX)
+    }
+
+    /// Like [`Self::find`] as the reference emulator does it: the parts of an edge that is split keep their age.
+    pub(super) fn find_keeping_age(&mut self, key: &[StoredBlock]) -> Match {
+        let (mut at, mut done) = (ROOT, 0);
+        while let Some(edge) = self.walk_edge(at, done, key) {
+            (at, done) = (edge.end, edge.done);
+            if !edge.whole {
+                break;
+            }
+        }
         Match {
             node: NodeId(at),
-            pages: present.pages,
+            pages: u32::try_from(done).unwrap_or(u32::MAX),
         }
+    }
+
+    /// Adds `key` behind `start`, where its first `held` pages end, as the reference emulator does it: a leaf that nobody
+    /// else uses becomes longer. Returns the node at the end of `key`, and how much of it was there before.
+    pub(super) fn extend(&mut self, start: NodeId, held: u32, key: &[StoredBlock]) -> Match {
+        let NodeId(start) = start;
+        let (mut at, mut done) = (start, held as usize);
+        if done < key.len() {
+            while at != ROOT {
+                self.touch(at, |_| {});
+                at = self.nodes[at].parent;
+            }
+            at = start;
+        }
+        let mut present = done;
+        while done < key.len() {
+            if self.may_grow(at, start) {
+                self.lengthen(at, &key[done..]);
+                break;
+            }
+            let Some(edge) = self.walk_edge(at, done, key) else {
+                at = self.add_leaf(at, &key[done..], 0);
+                break;
+            };
+            (at, done) = (edge.end, edge.done);
+            present = done;
+        }
+        Match {
+            node: NodeId(at),
+            pages: u32::try_from(present).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// Whether new pages behind a node become part of it.
+    fn may_grow(&self, at: u32, start: u32) -> bool {
+        let node = &self.nodes[at];
+        let alone = node.locks == 0 || (at == start && node.locks == 1);
+        at != ROOT && node.children.is_empty() && alone
+    }
+
+    fn lengthen(&mut self, at: u32, pages: &[StoredBlock]) {
+        let listed = self.unlist(at);
+        let now = self.tick();
+        let node = &mut self.nodes[at];
+        node.accessed = now;
+        node.pages.extend_from_slice(pages);
+        let counted = if node.locks == 0 {
+            &mut self.evictable
+        } else {
+            &mut self.protected
+        };
+        *counted += pages.len() as u64;
+        if listed {
+            self.list(at);
+        }
+    }
+
+    /// The edge below `at` that goes on with `key`.
+    fn child(&self, at: u32, key: &[StoredBlock], done: usize) -> Option<u32> {
+        let child = *self.edges.get(&key.get(done)?.block_hash)?;
+        (self.nodes[child].parent == at).then_some(child)
+    }
+
+    /// Goes down one edge: a whole one counts as used, of another one the part that is not shared is split off.
+    fn walk_edge(&mut self, at: u32, done: usize, key: &[StoredBlock]) -> Option<Edge> {
+        let child = self.child(at, key, done)?;
+        let shared = agreement(&self.nodes[child].pages, &key[done..]);
+        let whole = shared == self.nodes[child].pages.len();
+        let end = if whole {
+            self.touch(child, |_| {});
+            child
+        } else {
+            self.split(child, shared)
+        };
+        Some(Edge {
+            end,
+            done: done + shared,
+            whole,
+        })
     }
 
     /// Protects the path from `node` to the root.

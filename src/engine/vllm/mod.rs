@@ -405,6 +405,8 @@ impl Engine for Vllm {
         }
         let idle = self.lanes.is_empty() && !work.preempted && self.scratch.rejected.is_empty();
         if idle {
+            pass.forward.queued_prefill = self.queued_prefill;
+            pass.forward.queued_decode = self.queued_decode;
             return false;
         }
         if !work.defers_prefills && !work.preempted {
