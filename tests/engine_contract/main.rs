@@ -456,7 +456,10 @@ proptest! {
             let load = driver.engine.load();
             prop_assert!(load.active_blocks + load.inactive_blocks <= load.total_blocks);
             match driver.engine.step(driver.now) {
-                Some(pass) => driver.now = pass.ends_at,
+                Some(pass) => {
+                    driver.now = pass.ends_at;
+                    driver.index.apply(&pass.kv_events);
+                }
                 None => driver.now.0 += 1,
             }
         }

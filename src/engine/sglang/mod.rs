@@ -39,7 +39,7 @@ mod tree;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use rustc_hash::FxBuildHasher;
 
 use crate::block_hash::salted_seed;
@@ -336,6 +336,25 @@ impl Sglang {
         slot.sequence.computed = 0;
     }
 
+    /// The emulator tells of a request's complete pages before they are in the tree; adds those to `pages`.
+    fn add_untreed(&self, pages: &mut Vec<(Option<SequenceHash>, StoredBlock)>) {
+        let mut known: HashSet<SequenceHash, FxBuildHasher> = pages.iter().map(|(_, page)| page.block_hash).collect();
+        for slot in self.ids.values().map(|&at| &self.slots[at]) {
+            let full = slot.sequence.computed / self.rules.page;
+            if slot.phase == Phase::Reserved || full <= slot.cached {
+                continue;
+            }
+            let own = slot.sequence.hashed(full);
+            let mut parent = slot.cached.checked_sub(1).map(|last| own[last as usize].block_hash);
+            for page in &own[slot.cached as usize..] {
+                if known.insert(page.block_hash) {
+                    pages.push((parent, *page));
+                }
+                parent = Some(page.block_hash);
+            }
+        }
+    }
+
     /// Drops a request that is on no list any more.
     fn forget(&mut self, at: u32) {
         self.drop_pages(at);
@@ -472,11 +491,14 @@ impl Engine for Sglang {
     }
 
     fn cached_blocks(&self) -> Vec<(Option<SequenceHash>, StoredBlock)> {
-        if self.rules.publishes {
-            self.cache.contents()
-        } else {
-            Vec::new()
+        if !self.rules.publishes {
+            return Vec::new();
         }
+        let mut pages = self.cache.contents();
+        if !self.rules.is_real() {
+            self.add_untreed(&mut pages);
+        }
+        pages
     }
 
     fn clear_cache(&mut self) -> Vec<KvEvent> {

@@ -29,14 +29,16 @@ impl Sglang {
             tokens += u64::from(part.take);
             let slot = &mut self.slots[part.at];
             slot.sequence.computed = part.start + part.take;
-            pass.forward.prefill.add(slot.sequence.prompt_len());
+            if part.take > 0 {
+                pass.forward.prefill.add(slot.sequence.prompt_len());
+                pass.forward.prefill_kv_tokens += u64::from(part.start);
+            }
             if let Some(record) = &mut self.record {
                 record.push((slot.sequence.id, part.take));
             }
         }
         pass.ends_at = now + self.clock.prefill(requests, isl, prefix);
         pass.forward.prefill_tokens = tokens;
-        pass.forward.prefill_kv_tokens = prefix;
         if self.rules.is_real() {
             for part in &batch {
                 self.end_part(*part, pass);
