@@ -75,6 +75,8 @@ pub(super) fn engine(layered: &Layered, s: &Settings) -> Result<EngineConfig, Co
         fidelity,
         semantics: s.semantics.unwrap_or_default(),
         role: disaggregation::role(layered, s)?,
+        data_parallel_size: s.data_parallel_size.unwrap_or(1),
+        prefill_schedule_interval: s.prefill_schedule_interval.unwrap_or(1),
         num_gpu_blocks: s.num_gpu_blocks_override.unwrap_or(defaults.num_gpu_blocks),
         block_size: s.block_size.unwrap_or(defaults.block_size),
         max_model_len: s.max_model_len,

@@ -87,7 +87,6 @@ impl Range {
 /// Settings that other parts of the engine will carry out, with the name of the part. Only values that ask for nothing
 /// are accepted.
 const NOT_BUILT_IN: &[(&str, &str)] = &[
-    ("prefill_schedule_interval", "the interval between prefills"),
     (
         "trtllm_capacity_scheduler_policy",
         "an admission beyond what is guaranteed",
@@ -131,8 +130,7 @@ fn asks_for_nothing(key: &str, value: &Value) -> bool {
         _ => None,
     };
     let zero = key.starts_with("num_g") && value.as_u64() == Some(0);
-    let one = key == "prefill_schedule_interval" && value.as_u64() == Some(1);
-    zero || one || value == &Value::from(false) || default.is_some_and(|default| value == &Value::from(default))
+    zero || value == &Value::from(false) || default.is_some_and(|default| value == &Value::from(default))
 }
 
 /// Checks every number against its range.

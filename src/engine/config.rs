@@ -369,7 +369,9 @@ impl EngineConfig {
     pub fn of_rank(&self, worker: u64, rank: u32) -> Self {
         let mut config = self.clone();
         if let Some(speculation) = &mut config.speculation {
-            let offset = worker.wrapping_mul(u64::from(self.data_parallel_size)).wrapping_add(u64::from(rank));
+            let offset = worker
+                .wrapping_mul(u64::from(self.data_parallel_size))
+                .wrapping_add(u64::from(rank));
             speculation.seed = speculation.seed.wrapping_add(offset);
         }
         config

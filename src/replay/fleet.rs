@@ -56,10 +56,15 @@ fn tokens_follow_passes(config: &EngineConfig) -> bool {
 }
 
 impl Worker {
-    pub(crate) fn new(config: &EngineConfig, ranks: u32) -> Result<Self, engine::ConfigError> {
+    /// Worker number `index` of a fleet.
+    pub(crate) fn new(config: &EngineConfig, index: u64, ranks: u32) -> Result<Self, engine::ConfigError> {
         let exact = !tokens_follow_passes(config);
-        let rank = |_| {
-            let mut engine = engine::build(config)?;
+        let config = EngineConfig {
+            data_parallel_size: ranks,
+            ..config.clone()
+        };
+        let rank = |rank| {
+            let mut engine = engine::build(&config.of_rank(index, rank))?;
             engine.set_output_detail(if exact {
                 OutputDetail::EveryToken
             } else {

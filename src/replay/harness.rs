@@ -158,7 +158,8 @@ impl Harness {
         if fleet.workers == 0 || fleet.dp_size == 0 {
             return Err(ReplayError::NoWorkers);
         }
-        let workers = (0..fleet.workers).map(|_| Worker::new(&fleet.engine, fleet.dp_size));
+        let workers = (0_u64..).take(fleet.workers as usize);
+        let workers = workers.map(|index| Worker::new(&fleet.engine, index, fleet.dp_size));
         let workers = workers.collect::<Result<Vec<_>, _>>()?;
         let router = match router {
             RouterSpec::RoundRobin => Router::RoundRobin(RoundRobin::default()),

@@ -54,8 +54,13 @@ impl Worker {
         ctx: &mut Context<Self>,
     ) -> Result<(), StartError> {
         let child = Child::Rank(self.ranks[index].rank.0);
-        // The same seed on every rank: a request that migrates goes on with the same tokens.
-        let mut engine = engine::build(&self.plan.group.engine).map_err(|error| StartError::Engine {
+        // Tokens have the same seed on every rank: a request that migrates goes on with the same ones.
+        let config = self
+            .plan
+            .group
+            .engine
+            .of_rank(self.plan.id.0.into(), self.ranks[index].rank.0);
+        let mut engine = engine::build(&config).map_err(|error| StartError::Engine {
             path: self.path(Some(child)),
             reason: error.to_string(),
         })?;

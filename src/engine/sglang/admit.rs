@@ -3,8 +3,8 @@
 use super::super::forward::Lengths;
 use super::super::{Admission, Output, Pass, Rejected};
 use super::budget::Budget;
-use super::tree::Match;
 use super::report::{Admitted, Attempt, Candidate, Verdict};
+use super::tree::Match;
 use super::{Part, Phase, Sglang};
 
 /// Outcome of looking at one request.
@@ -163,7 +163,11 @@ impl Sglang {
         let taken = if real || asked.is_some() {
             Ok(None)
         } else {
-            let start = if computed > 0 { computed } else { self.peek_prefix(at, kept) };
+            let start = if computed > 0 {
+                computed
+            } else {
+                self.peek_prefix(at, kept)
+            };
             self.part_to_take(at, start, budget, holders).map(Some)
         };
         let taken = match taken {

@@ -28,7 +28,8 @@ impl Vllm {
                 break;
             }
             // Without budget the reference emulator still admits one request with nothing to compute.
-            if (left == 0 && self.rules.real) || !self.admit_head(at, left, work, pass) || left == 0 {
+            let tried = left > 0 || !self.rules.real;
+            if !(tried && self.admit_head(at, left, work, pass) && left > 0) {
                 break;
             }
         }

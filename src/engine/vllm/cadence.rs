@@ -22,7 +22,11 @@ impl Cadence {
     pub(super) fn new(config: &EngineConfig) -> Self {
         let applies = config.data_parallel_size > 1 && config.kind == EngineKind::Vllm;
         Self {
-            interval: if applies { u64::from(config.prefill_schedule_interval) } else { 1 },
+            interval: if applies {
+                u64::from(config.prefill_schedule_interval)
+            } else {
+                1
+            },
             step: 0,
             grouped: false,
             left_waiting: false,

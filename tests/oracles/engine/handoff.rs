@@ -39,7 +39,7 @@ fn check_side(name: &str, args: &EngineDocument, role: WorkerRole, uuid: u64, ma
     for (number, step) in steps.iter().enumerate() {
         let place = format!("{name}, {role:?}, step {number}");
         let mut pass = Pass::default();
-        let mut now = SimTime::ZERO;
+        let now;
         if let Some(command) = &step.command {
             now = instant(step.at_ms.unwrap());
             let done = command_of(engine.as_mut(), command, id, uuid, max_tokens, now);
