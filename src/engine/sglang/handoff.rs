@@ -25,7 +25,7 @@ impl Sglang {
 
     /// Asks for pages for a prompt whose KV will come from elsewhere.
     pub(super) fn reserve_destination(&mut self, request: EngineRequest, now: SimTime) -> Result<(), HandoffRefused> {
-        let prompt_len = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
+        let prompt_len = request.prompt.len();
         if self.rules.pages(prompt_len) > self.rules.pages {
             return Err(HandoffRefused::PromptTooLarge);
         }

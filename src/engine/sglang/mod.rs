@@ -566,7 +566,7 @@ impl Engine for Sglang {
 impl Sglang {
     /// A waiting request.
     fn slot(&self, request: EngineRequest, max_new: u32, refused: Option<Rejected>, now: SimTime) -> Slot {
-        let prompt_len = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
+        let prompt_len = request.prompt.len();
         let answer = Answer::new(&request, self.generator, prompt_len.saturating_add(max_new), u32::MAX);
         let seed = salted_seed(&request.salt);
         Slot {
