@@ -373,7 +373,7 @@ impl Rank {
             self.held(id, now, ctx);
         }
         let mut facts = std::mem::take(&mut self.handoffs.facts);
-        self.engine.take_handoff_facts(&mut facts);
+        self.engine.take_handoff_facts(now, &mut facts);
         for fact in facts.drain(..) {
             match fact {
                 HandoffFact::SourceHeld { id, .. } => self.held(id, now, ctx),
