@@ -358,7 +358,6 @@ fn what_this_build_does_not_have_is_refused_and_not_ignored() {
     for flags in [
         ["--trtllm-capacity-scheduler-policy", "max_utilization"],
         ["--num-g2-blocks", "100"],
-        ["--prefill-schedule-interval", "2"],
         ["--num-g2-blocks", "1"],
         ["--response-replay-trace-path", "answers.jsonl"],
     ] {
