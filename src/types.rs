@@ -202,6 +202,31 @@ pub enum KvEvent {
     Cleared,
 }
 
+/// Memory for KV below the GPU's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum LowerTier {
+    /// Host memory (G2).
+    Host,
+    /// Disk (G3).
+    Disk,
+    /// Object storage (G4).
+    Storage,
+}
+
+impl LowerTier {
+    /// All of them, nearest first.
+    pub const ALL: [Self; 3] = [Self::Host, Self::Disk, Self::Storage];
+}
+
+/// A change of what one rank keeps below the GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TierEvent {
+    /// Where.
+    pub tier: LowerTier,
+    /// What; a block may be stored without the one before it.
+    pub event: KvEvent,
+}
+
 /// Load of one rank after a pass.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Load {

@@ -356,15 +356,35 @@ fn values_out_of_range_are_refused() {
 fn what_this_build_does_not_have_is_refused_and_not_ignored() {
     let scene = Scene::new();
     for flags in [
-        ["--trtllm-capacity-scheduler-policy", "max_utilization"],
-        ["--num-g2-blocks", "100"],
-        ["--num-g2-blocks", "1"],
+        ["--gpu-memory-utilization", "0.8"],
+        ["--aic-system", "h200_sxm"],
         ["--response-replay-trace-path", "answers.jsonl"],
     ] {
         assert_refused(&scene.run(&flags), &[&flags.join(" "), "this build does not have"]);
     }
-    // What asks for nothing is no reason to refuse.
+}
+
+#[test]
+fn memory_below_the_gpu_needs_the_bytes_of_a_token_and_a_prefix_cache() {
+    let scene = Scene::new();
+    let tiers = ["--num-g2-blocks", "100", "--kv-bytes-per-token", "1000"];
+    scene.printed(&tiers);
+    scene.printed(&[&tiers[..], &["--num-g3-blocks", "5", "--enable-g4-storage"]].concat());
     scene.printed(&["--num-g2-blocks", "0", "--semantics", "1.6.1"]);
+    assert_refused(&scene.run(&tiers[..2]), &["--num-g2-blocks 100", "requires --kv-bytes-per-token"]);
+    for (flags, words) in [
+        (["--offload-batch-size", "3"], "requires --num-g2-blocks"),
+        (["--bandwidth-g2-to-g1-gbps", "9"], "requires --num-g2-blocks"),
+    ] {
+        assert_refused(&scene.run(&flags), &[&flags.join(" "), words]);
+    }
+    for (flags, words) in [
+        (["--no-enable-prefix-caching", "--seed=1"], "prefix caching"),
+        (["--engine-type", "sglang"], "engine_type vllm"),
+        (["--aic-nextn", "2"], "aic_nextn"),
+    ] {
+        assert_refused(&scene.run(&[&tiers[..], &flags].concat()), &[words]);
+    }
 }
 
 #[test]

@@ -18,7 +18,7 @@ use crate::transport::event_plane::EventPublisher;
 use crate::transport::event_plane::journal::Journal;
 use crate::transport::event_plane::recovery;
 use crate::transport::request_plane::Codec;
-use crate::types::{KvEvent, SequenceHash, StoredBlock};
+use crate::types::{KvEvent, SequenceHash, StoredBlock, TierEvent};
 
 /// Passes whose events may wait; past that the rank keeps the truth and sends it whole later.
 const MAILBOX: usize = 256;
@@ -36,10 +36,10 @@ pub struct KvPublisher {
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(super) enum Publish {
-    /// Changes of one pass, in order.
-    Events(Vec<KvEvent>),
-    /// The whole cache, parents first: events before it were lost on the way to the publisher.
-    Replace(Vec<(Option<SequenceHash>, StoredBlock)>),
+    /// Changes of one pass, in order: of the GPU's cache, then below it.
+    Events(Vec<KvEvent>, Vec<TierEvent>),
+    /// The whole cache, parents first, and what lies below it: events before it were lost on the way to the publisher.
+    Replace(Vec<(Option<SequenceHash>, StoredBlock)>, Vec<TierEvent>),
 }
 
 /// A recovery query of a router, still encoded. The answer is one encoded response frame, in pieces.
@@ -76,6 +76,14 @@ impl KvPublisher {
     }
 }
 
+impl KvPublisher {
+    fn publish_lower(&mut self, events: &[TierEvent]) {
+        for payload in self.journal.record_lower(events) {
+            self.stream.publish(&payload, Clock::unix_ms());
+        }
+    }
+}
+
 impl Actor for KvPublisher {
     type Context = Context<Self>;
 
@@ -89,14 +97,19 @@ impl Handler<Publish> for KvPublisher {
 
     fn handle(&mut self, message: Publish, _: &mut Self::Context) {
         match message {
-            Publish::Events(events) => self.publish(events),
-            Publish::Replace(blocks) => {
+            Publish::Events(events, lower) => {
+                self.publish(events);
+                self.publish_lower(&lower);
+            }
+            Publish::Replace(blocks, lower) => {
                 let mut events = vec![KvEvent::Cleared];
                 events.extend(blocks.into_iter().map(|(parent, block)| KvEvent::Stored {
                     parent,
                     blocks: vec![block],
                 }));
                 self.publish(events);
+                self.publish_lower(&self.journal.lower_withdrawals());
+                self.publish_lower(&lower);
             }
         }
     }

@@ -29,7 +29,7 @@ use super::native_stream::NativeStream;
 use crate::engine::{Engine, Forward, Lengths, Output, Pass, StoredContent};
 use crate::transport::event_plane::forward_pass::{self, Detail, ForwardPass};
 use crate::transport::intake::{Failure, Submission, TokenSink};
-use crate::types::{DpRank, KvEvent, Load, RequestId, SequenceHash, SimTime, StoredBlock};
+use crate::types::{DpRank, KvEvent, Load, RequestId, SequenceHash, SimTime, StoredBlock, TierEvent};
 
 /// Requests that may wait in the mailbox before a worker counts as overloaded.
 pub(super) const MAILBOX: usize = 16 * 1024;
@@ -83,6 +83,8 @@ pub struct Rank {
     pass: Pass,
     /// The publisher missed events and has to take over the whole cache with the next ones.
     resync: bool,
+    /// A timer runs for the end of a transfer below the GPU.
+    waking: bool,
     reported_blocks: Option<u32>,
     native: Option<NativeFeed>,
     handoffs: Handoffs,
@@ -172,6 +174,7 @@ impl Rank {
             activity: Activity::Idle,
             pass: Pass::default(),
             resync: false,
+            waking: false,
             reported_blocks: None,
             native: parts.native.then(NativeFeed::default),
             handoffs: Handoffs::new(parts.handoffs),
@@ -188,6 +191,7 @@ impl Rank {
         }
         for _ in 0..SLICE {
             if !self.engine.step_into(start, &mut self.pass) {
+                self.wake_later(ctx);
                 return;
             }
             let (now, ends_at) = (self.clock.now(), self.pass.ends_at);
@@ -302,7 +306,8 @@ impl Rank {
         self.gauge.count_pass(tokens, now);
         self.tell_pass(&pass, began, now);
         let stored = std::mem::take(&mut pass.stored);
-        self.publish(std::mem::take(&mut pass.kv_events), stored);
+        let lower = std::mem::take(&mut pass.tier_events);
+        self.publish(std::mem::take(&mut pass.kv_events), stored, lower);
         self.pass = pass;
     }
 
@@ -338,19 +343,19 @@ impl Rank {
         }
     }
 
-    fn publish(&mut self, events: Vec<KvEvent>, stored: Vec<StoredContent>) {
+    fn publish(&mut self, events: Vec<KvEvent>, stored: Vec<StoredContent>, lower: Vec<TierEvent>) {
         if let Some(native) = &mut self.native {
             native.publish(&events, stored, || self.engine.cached_blocks());
         }
         let Some(publisher) = &self.publisher else { return };
-        if events.is_empty() {
+        if events.is_empty() && lower.is_empty() {
             return;
         }
         if self.resync {
             return self.publish_all();
         }
         // A publisher that hangs must not make the rank hoard events: it is told the whole truth later instead.
-        self.resync = publisher.try_send(Publish::Events(events)).is_err();
+        self.resync = publisher.try_send(Publish::Events(events, lower)).is_err();
         if self.resync {
             metrics::counter!("ghostfleet_kv_event_batches_lost_total").increment(1);
         }
@@ -360,9 +365,34 @@ impl Rank {
     fn publish_all(&mut self) {
         if let Some(publisher) = &self.publisher {
             self.resync = publisher
-                .try_send(Publish::Replace(self.engine.cached_blocks()))
+                .try_send(Publish::Replace(self.engine.cached_blocks(), self.lower_blocks()))
                 .is_err();
         }
+    }
+
+    /// What lies below the GPU, as events that tell of it.
+    fn lower_blocks(&self) -> Vec<TierEvent> {
+        let stored = |(tier, parent, block)| TierEvent {
+            tier,
+            event: KvEvent::Stored {
+                parent,
+                blocks: vec![block],
+            },
+        };
+        self.engine.lower_blocks().into_iter().map(stored).collect()
+    }
+
+    /// Nothing can run, but transfers below the GPU may end; what they change is told when they do.
+    fn wake_later(&mut self, ctx: &mut Context<Self>) {
+        let Some(at) = self.engine.wakes_at().filter(|_| !self.waking) else {
+            return;
+        };
+        self.waking = true;
+        ctx.run_later(at.since(self.clock.now()), |rank, ctx| {
+            rank.waking = false;
+            rank.pump(rank.clock.now(), ctx);
+            rank.settle();
+        });
     }
 
     /// After a turn: put everything on the wire, let go of what is over, tell the load.
@@ -482,7 +512,8 @@ impl Handler<Connect> for Rank {
     fn handle(&mut self, message: Connect, _: &mut Self::Context) {
         if message.publisher.is_some() {
             self.publisher = message.publisher;
-            if self.resync {
+            // A new publisher knows nothing of what lies below the GPU.
+            if self.resync || !self.engine.lower_blocks().is_empty() {
                 // Events were lost on the former publisher; the new one may have been seeded before them.
                 self.publish_all();
             }
@@ -515,9 +546,10 @@ impl Handler<ClearCache> for Rank {
         // The engine is ahead of the clock by the running pass, whose changes have to be told first.
         match self.activity {
             Activity::Pass { .. } => self.pass.kv_events.extend(events),
-            Activity::Idle | Activity::Turn => self.publish(events, Vec::new()),
+            Activity::Idle | Activity::Turn => self.publish(events, Vec::new(), Vec::new()),
         }
         self.settle();
+        self.wake_later(ctx);
         u64::from(before - self.engine.load().inactive_blocks)
     }
 }

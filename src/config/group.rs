@@ -11,6 +11,7 @@ use super::disaggregation;
 use super::layers::Layered;
 use super::rules::{check_built_in, check_ranges, refused};
 use super::settings::Settings;
+use super::tiers::tiers;
 use super::{ConfigError, Group, seconds};
 use crate::engine::{
     EngineConfig, EngineKind, EvictionBackend, Fidelity, G1Backend, SglangConfig, Speculation, TimingConfig,
@@ -95,6 +96,7 @@ pub(super) fn engine(layered: &Layered, s: &Settings) -> Result<EngineConfig, Co
         sglang: sglang(s, defaults.sglang),
         capacity_policy: s.trtllm_capacity_scheduler_policy.unwrap_or_default(),
         speculation: speculation(layered, s)?,
+        tiers: tiers(layered, s)?,
         timing: timing(layered, s)?,
         step_overhead_ms: zero(s.step_overhead_ms),
         step_jitter_ms: zero(s.step_jitter_ms),

@@ -13,6 +13,7 @@ pub mod native;
 mod rules;
 pub mod settings;
 mod status;
+mod tiers;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

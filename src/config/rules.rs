@@ -87,10 +87,6 @@ impl Range {
 /// Settings that other parts of the engine will carry out, with the name of the part. Only values that ask for nothing
 /// are accepted.
 const NOT_BUILT_IN: &[(&str, &str)] = &[
-    (
-        "trtllm_capacity_scheduler_policy",
-        "an admission beyond what is guaranteed",
-    ),
     ("aic_perf_model", "the AIC performance model"),
     ("aic_system", "the AIC performance model"),
     ("aic_backend", "the AIC performance model"),
@@ -108,30 +104,10 @@ const NOT_BUILT_IN: &[(&str, &str)] = &[
     ("gpu_memory_utilization", "the estimate of KV blocks"),
     ("mem_fraction_static", "the estimate of KV blocks"),
     ("free_gpu_memory_fraction", "the estimate of KV blocks"),
-    ("num_g2_blocks", "the host tier of the KV cache"),
-    ("num_g3_blocks", "the disk tier of the KV cache"),
-    ("enable_g4_storage", "the storage tier of the KV cache"),
-    ("offload_batch_size", "the host tier of the KV cache"),
-    ("bandwidth_g1_to_g2_gbps", "the host tier of the KV cache"),
-    ("bandwidth_g2_to_g1_gbps", "the host tier of the KV cache"),
-    ("bandwidth_g2_to_g3_gbps", "the disk tier of the KV cache"),
-    ("bandwidth_g3_to_g2_gbps", "the disk tier of the KV cache"),
-    ("bandwidth_g2_to_g4_gbps", "the storage tier of the KV cache"),
-    ("bandwidth_g4_to_g2_gbps", "the storage tier of the KV cache"),
     ("reasoning", "reasoning spans"),
     ("response_replay_trace_path", "replay of recorded answers"),
     ("router_queue_policy", "the replay's router"),
 ];
-
-/// Values that ask for nothing.
-fn asks_for_nothing(key: &str, value: &Value) -> bool {
-    let default = match key {
-        "trtllm_capacity_scheduler_policy" => Some("guaranteed_no_evict"),
-        _ => None,
-    };
-    let zero = key.starts_with("num_g") && value.as_u64() == Some(0);
-    zero || value == &Value::from(false) || default.is_some_and(|default| value == &Value::from(default))
-}
 
 /// Checks every number against its range.
 ///
@@ -166,7 +142,7 @@ pub(super) fn check_built_in(layered: &Layered, live: bool) -> Result<(), Config
         if !live && NOT_OF_THE_ENGINE.contains(&key) {
             continue;
         }
-        if layered.value(key).is_some_and(|value| !asks_for_nothing(key, value)) {
+        if layered.value(key).is_some_and(|value| value != &Value::from(false)) {
             return Err(refused(
                 layered,
                 key,

@@ -178,6 +178,63 @@ pub enum PreemptionMode {
     Fifo,
 }
 
+/// Memory for KV below the GPU's.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TierConfig {
+    /// Blocks of host memory (G2), at least 1.
+    pub host_blocks: u32,
+    /// Blocks of disk (G3); 0: none.
+    pub disk_blocks: u32,
+    /// Object storage (G4) below the others.
+    pub storage: bool,
+    /// Most blocks of one transfer to the host, at least 1.
+    pub batch_blocks: u32,
+    /// KV bytes per token, at least 1.
+    pub bytes_per_token: u64,
+    /// Speed of the connections.
+    pub bandwidth: TierBandwidth,
+}
+
+/// GB/s (1e9 bytes) from one tier to another; 0: instant. Defaults: Dynamo 1.4.2.
+#[allow(missing_docs)] // the names say it
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TierBandwidth {
+    pub g1_to_g2: f64,
+    pub g2_to_g1: f64,
+    pub g2_to_g3: f64,
+    pub g3_to_g2: f64,
+    pub g2_to_g4: f64,
+    pub g4_to_g2: f64,
+}
+
+impl Default for TierBandwidth {
+    fn default() -> Self {
+        Self {
+            g1_to_g2: 14.0,
+            g2_to_g1: 14.0,
+            g2_to_g3: 7.0,
+            g3_to_g2: 7.0,
+            g2_to_g4: 4.0,
+            g4_to_g2: 4.0,
+        }
+    }
+}
+
+impl TierBandwidth {
+    fn is_valid(&self) -> bool {
+        let Self {
+            g1_to_g2,
+            g2_to_g1,
+            g2_to_g3,
+            g3_to_g2,
+            g2_to_g4,
+            g4_to_g2,
+        } = *self;
+        let all = [g1_to_g2, g2_to_g1, g2_to_g3, g3_to_g2, g2_to_g4, g4_to_g2];
+        all.iter().all(|gb_s| gb_s.is_finite() && *gb_s >= 0.0)
+    }
+}
+
 /// How long passes take.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]
@@ -250,6 +307,8 @@ pub struct EngineConfig {
     pub capacity_policy: CapacityPolicy,
     /// Speculative decoding; `None`: off.
     pub speculation: Option<Speculation>,
+    /// Memory for KV below the GPU's; `None`: none.
+    pub tiers: Option<TierConfig>,
     /// Durations.
     pub timing: TimingConfig,
     /// Time that every pass takes on top of `timing`, ms.
@@ -291,6 +350,7 @@ impl Default for EngineConfig {
             sglang: SglangConfig::default(),
             capacity_policy: CapacityPolicy::default(),
             speculation: None,
+            tiers: None,
             timing: TimingConfig::default(),
             step_overhead_ms: 0.0,
             step_jitter_ms: 0.0,
@@ -377,6 +437,33 @@ impl EngineConfig {
         config
     }
 
+    fn validate_tiers(&self) -> Result<(), ConfigError> {
+        let Some(tiers) = &self.tiers else { return Ok(()) };
+        if self.kind != EngineKind::Vllm {
+            return Err(ConfigError::TiersOfVllm);
+        }
+        if !self.enable_prefix_caching {
+            return Err(ConfigError::TiersWithoutCache);
+        }
+        if self.speculation.is_some() {
+            return Err(ConfigError::TiersWithDrafts);
+        }
+        for (key, value) in [
+            ("num_g2_blocks", u64::from(tiers.host_blocks)),
+            ("offload_batch_size", u64::from(tiers.batch_blocks)),
+            ("kv_bytes_per_token", tiers.bytes_per_token),
+        ] {
+            if value == 0 {
+                return Err(ConfigError::Zero(key));
+            }
+        }
+        if tiers.bandwidth.is_valid() {
+            Ok(())
+        } else {
+            Err(ConfigError::TierBandwidth)
+        }
+    }
+
     fn validate_kind(&self) -> Result<(), ConfigError> {
         if let Some(speculation) = &self.speculation {
             if !(1..=5).contains(&speculation.nextn) {
@@ -394,6 +481,7 @@ impl EngineConfig {
                 return Err(ConfigError::SpeculationWithSpeedup(self.decode_speedup_ratio));
             }
         }
+        self.validate_tiers()?;
         if self.prefill_schedule_interval == 0 {
             return Err(ConfigError::Zero("prefill_schedule_interval"));
         }
@@ -463,6 +551,18 @@ pub enum ConfigError {
     /// Not a share.
     #[error("watermark must be at least 0 and below 1, got {0}")]
     Watermark(f64),
+    /// Only vLLM offloads KV.
+    #[error("num_g2_blocks needs engine_type vllm; leave it out for others")]
+    TiersOfVllm,
+    /// Blocks are found below the GPU by their place in the prefix cache.
+    #[error("num_g2_blocks needs prefix caching; drop --no-enable-prefix-caching")]
+    TiersWithoutCache,
+    /// Blocks from below lack what drafts need.
+    #[error("num_g2_blocks does not go with aic_nextn; leave one of them out")]
+    TiersWithDrafts,
+    /// Not a speed.
+    #[error("bandwidths between tiers must be finite and non-negative")]
+    TierBandwidth,
     /// Number of drafted tokens out of range.
     #[error("aic_nextn must be in 1..=5, got {0}")]
     Nextn(u32),

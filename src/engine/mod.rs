@@ -23,13 +23,14 @@ mod vllm;
 use std::sync::Arc;
 
 use crate::types::{
-    EngineRequest, FinishReason, HashSalt, KvEvent, Load, RequestId, SequenceHash, SimTime, StoredBlock, Token,
+    EngineRequest, FinishReason, HashSalt, KvEvent, Load, LowerTier, RequestId, SequenceHash, SimTime, StoredBlock,
+    TierEvent, Token,
 };
 
 pub use answer::TokenSource;
 pub use config::{
     CapacityPolicy, ConfigError, EngineConfig, EngineKind, Fidelity, PreemptionMode, RadixEviction, Semantics,
-    SglangConfig, SglangPolicy, Speculation, TimingConfig, WorkerRole,
+    SglangConfig, SglangPolicy, Speculation, TierBandwidth, TierConfig, TimingConfig, WorkerRole,
 };
 pub use forward::{Forward, Lengths};
 pub use group::{Group, GroupPass};
@@ -94,6 +95,16 @@ pub trait Engine: Send {
     /// backends `lru` and `multi_lru` a block may outlive its parent. Nothing on decode workers, whose cache changes are
     /// not published either.
     fn cached_blocks(&self) -> Vec<(Option<SequenceHash>, StoredBlock)>;
+
+    /// Every block that can be read below the GPU: where, its parent, itself.
+    fn lower_blocks(&self) -> Vec<(LowerTier, Option<SequenceHash>, StoredBlock)> {
+        Vec::new()
+    }
+
+    /// When there will be something to tell although nothing can run: [`Engine::step`] brings it then. `None`: never.
+    fn wakes_at(&self) -> Option<SimTime> {
+        None
+    }
 
     /// Drops every unreferenced cached block; returns the events (empty when nothing was cached).
     fn clear_cache(&mut self) -> Vec<KvEvent>;
@@ -195,6 +206,8 @@ pub struct Pass {
     pub preempted: Vec<RequestId>,
     /// Cache changes in order; empty with prefix caching off.
     pub kv_events: Vec<KvEvent>,
+    /// Changes below the GPU that are true at the end of the pass, in order.
+    pub tier_events: Vec<TierEvent>,
     /// What the prefix cache's changes left of the pool, in order; of decode workers too, whose events are not told.
     pub cache_changes: Vec<CacheChange>,
     /// What the blocks of the `Stored` events contain, one per event in order; empty unless [`Engine::record_stored`].
@@ -212,6 +225,7 @@ impl Pass {
         self.admissions.clear();
         self.preempted.clear();
         self.kv_events.clear();
+        self.tier_events.clear();
         self.cache_changes.clear();
         self.stored.clear();
         *self.forward = Forward::default();

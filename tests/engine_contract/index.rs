@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ghostfleet::types::{KvEvent, SequenceHash, StoredBlock};
+use ghostfleet::types::{KvEvent, LowerTier, SequenceHash, StoredBlock, TierEvent};
 
 /// Stored blocks with the number of copies and the parent that they were announced with.
 #[derive(Debug, Default)]
@@ -62,5 +62,45 @@ impl Index {
             .map(|(&hash, &(_, parent, block))| (hash, (parent, block)))
             .collect();
         assert_eq!(told, seen);
+    }
+}
+
+/// What a router knows of the memory below the GPU: a block may be there without the one before it.
+#[derive(Debug, Default)]
+pub(crate) struct LowerIndex {
+    blocks: BTreeMap<(LowerTier, SequenceHash), (Option<SequenceHash>, StoredBlock)>,
+}
+
+impl LowerIndex {
+    pub(crate) fn apply(&mut self, events: &[TierEvent]) {
+        for TierEvent { tier, event } in events {
+            match event {
+                KvEvent::Stored { parent, blocks } => {
+                    let mut parent = *parent;
+                    for &block in blocks {
+                        let before = self.blocks.insert((*tier, block.block_hash), (parent, block));
+                        assert!(before.is_none(), "a tier holds a block once");
+                        parent = Some(block.block_hash);
+                    }
+                }
+                KvEvent::Removed { block_hashes } => {
+                    for hash in block_hashes {
+                        assert!(
+                            self.blocks.remove(&(*tier, *hash)).is_some(),
+                            "only stored blocks leave"
+                        );
+                    }
+                }
+                KvEvent::Cleared => panic!("lower tiers withdraw block by block"),
+            }
+        }
+    }
+
+    pub(crate) fn assert_equals(&self, held: &[(LowerTier, Option<SequenceHash>, StoredBlock)]) {
+        let held: BTreeMap<_, _> = held
+            .iter()
+            .map(|&(tier, parent, block)| ((tier, block.block_hash), (parent, block)))
+            .collect();
+        assert_eq!(self.blocks, held);
     }
 }

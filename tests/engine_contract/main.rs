@@ -10,10 +10,11 @@ use std::collections::BTreeMap;
 use ghostfleet::block_hash::hash_blocks;
 use ghostfleet::engine::{
     CapacityPolicy, Engine, EngineConfig, EngineKind, EvictionBackend, Fidelity, HandoffFact, Output, OutputDetail,
-    Pass, PreemptionMode, RadixEviction, Rejected, Semantics, SglangConfig, SglangPolicy, Speculation, build,
+    Pass, PreemptionMode, RadixEviction, Rejected, Semantics, SglangConfig, SglangPolicy, Speculation, TierBandwidth,
+    TierConfig, build,
 };
 use ghostfleet::types::{KvEvent, RequestId, SimTime};
-use index::Index;
+use index::{Index, LowerIndex};
 use load::{Op, Script, scripts};
 use proptest::prelude::*;
 
@@ -26,6 +27,7 @@ struct Driver {
     engine: Box<dyn Engine>,
     now: SimTime,
     index: Index,
+    lower: LowerIndex,
     /// Tokens still to come per active request; `None` when the end is drawn by the engine.
     active: BTreeMap<RequestId, Progress>,
     passes: Vec<Pass>,
@@ -48,6 +50,7 @@ impl Driver {
             engine,
             now: SimTime::ZERO,
             index: Index::default(),
+            lower: LowerIndex::default(),
             active: BTreeMap::new(),
             passes: Vec::new(),
         }
@@ -131,6 +134,8 @@ impl Driver {
         }
         self.check_contents(&pass);
         self.index.apply(&pass.kv_events);
+        self.lower.apply(&pass.tier_events);
+        self.lower.assert_equals(&self.engine.lower_blocks());
         assert_eq!(pass.load, self.engine.load());
         self.passes.push(pass);
         true
@@ -268,6 +273,32 @@ prop_compose! {
 }
 
 prop_compose! {
+    fn tier_configs()(
+        host_blocks in 1_u32..20,
+        disk_blocks in 0_u32..12,
+        storage in any::<bool>(),
+        batch_blocks in 1_u32..6,
+        speeds in prop::collection::vec(prop::sample::select(vec![0.0, 0.01, 0.5, 20.0]), 6),
+    ) -> TierConfig {
+        TierConfig {
+            host_blocks,
+            disk_blocks,
+            storage,
+            batch_blocks,
+            bytes_per_token: 100_000,
+            bandwidth: TierBandwidth {
+                g1_to_g2: speeds[0],
+                g2_to_g1: speeds[1],
+                g2_to_g3: speeds[2],
+                g3_to_g2: speeds[3],
+                g2_to_g4: speeds[4],
+                g4_to_g2: speeds[5],
+            },
+        }
+    }
+}
+
+prop_compose! {
     fn configs()(
         (kind, fidelity) in engines(),
         num_gpu_blocks in 6_u32..40,
@@ -286,6 +317,7 @@ prop_compose! {
         sglang in sglang_configs(),
         speculation in prop::option::weighted(0.2, speculations()),
         old in prop::bool::weighted(0.2),
+        tiers in prop::option::weighted(0.5, tier_configs()),
         max_utilization in any::<bool>(),
         seed in any::<u64>(),
     ) -> EngineConfig {
@@ -306,7 +338,8 @@ prop_compose! {
             reserve_full_isl,
             long_prefill_token_threshold,
             sglang,
-            speculation: speculation.filter(|_| kind != EngineKind::Sglang),
+            tiers: tiers.filter(|_| kind == EngineKind::Vllm && enable_prefix_caching && speculation.is_none()),
+            speculation,
             semantics: if old { Semantics::V1_4_2 } else { Semantics::V1_6_1 },
             capacity_policy: if max_utilization { CapacityPolicy::MaxUtilization } else { CapacityPolicy::GuaranteedNoEvict },
             seed,
@@ -371,7 +404,8 @@ fn eventful(mut passes: Vec<(SimTime, Pass)>) -> Vec<(SimTime, Pass)> {
         !(pass.outputs.is_empty()
             && pass.admissions.is_empty()
             && pass.preempted.is_empty()
-            && pass.kv_events.is_empty())
+            && pass.kv_events.is_empty()
+            && pass.tier_events.is_empty())
     });
     passes
 }

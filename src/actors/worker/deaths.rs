@@ -34,7 +34,7 @@ impl Worker {
                 }
                 // The new rank's cache is empty, and the router has to hear of it.
                 if let Some(publisher) = &self.ranks[index].publisher {
-                    publisher.do_send(Publish::Replace(Vec::new()));
+                    publisher.do_send(Publish::Replace(Vec::new(), Vec::new()));
                 }
             }
             Child::Kv(rank) => self.restart_publisher(rank as usize, ctx),

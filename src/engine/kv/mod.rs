@@ -4,3 +4,4 @@ pub(crate) mod backend;
 pub(crate) mod logical;
 pub(crate) mod pool;
 pub(crate) mod run;
+pub(crate) mod tiers;

@@ -57,7 +57,10 @@ impl Vllm {
         let referenced = self.find_prefix(at);
         let sequence = &self.slots[at].sequence;
         let hits = u32::try_from(self.scratch.hits.len()).unwrap_or(u32::MAX);
-        let (len, cached) = (sequence.len(), hits * self.rules.block_size);
+        let len = sequence.len();
+        let lower = self.find_lower(at, self.most_cached(at));
+        let sequence = &self.slots[at].sequence;
+        let cached = (hits + lower) * self.rules.block_size;
         let whole = if self.rules.real {
             len
         } else {
@@ -88,6 +91,7 @@ impl Vllm {
         if work.defers_prefills && len - cached > 1 {
             return false;
         }
+        self.read_lower(work);
         self.enter(at, cached, pass);
         let fresh = self.rules.blocks(end) - hits;
         let table = &mut self.slots[at].sequence.table;
@@ -123,20 +127,28 @@ impl Vllm {
     /// Fills `scratch.hits` with the cached blocks at the start of a request; returns how many of them are in use. At
     /// least one token is left to compute, so that there is something to sample from.
     fn find_prefix(&mut self, at: u32) -> u32 {
-        if !self.rules.prefix_caching {
-            return self.find_cached(at, 0);
-        }
-        let sequence = &self.slots[at].sequence;
-        let nothing_to_generate = sequence.answer.end().0 == 0 && !self.rules.real;
-        let kept = self.rules.keeps_last_token && !nothing_to_generate;
-        let most = (sequence.len() - u32::from(kept)) / self.rules.block_size;
-        let referenced = self.find_cached(at, most);
-        if self.rules.speculates && kept && !self.scratch.hits.is_empty() {
+        let referenced = self.find_cached(at, self.most_cached(at));
+        if self.rules.speculates && self.keeps_last_token(at) && !self.scratch.hits.is_empty() {
             // The drafting layers have to see the block before the first new token.
             let hits = u32::try_from(self.scratch.hits.len()).unwrap_or(u32::MAX);
             return self.find_cached(at, hits - 1);
         }
         referenced
+    }
+
+    /// Whether the last known token of a request is computed in any case.
+    fn keeps_last_token(&self, at: u32) -> bool {
+        let nothing_to_generate = self.slots[at].sequence.answer.end().0 == 0 && !self.rules.real;
+        self.rules.keeps_last_token && !nothing_to_generate
+    }
+
+    /// Blocks at the start of a request that may come from elsewhere than its own computation.
+    fn most_cached(&self, at: u32) -> u32 {
+        if !self.rules.prefix_caching {
+            return 0;
+        }
+        let kept = u32::from(self.keeps_last_token(at));
+        (self.slots[at].sequence.len() - kept) / self.rules.block_size
     }
 
     /// Fills `scratch.hits` with the leading cached blocks, at most `most`; returns how many of them are in use.

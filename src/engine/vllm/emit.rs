@@ -49,7 +49,11 @@ impl Vllm {
             self.speculate(work, pass);
             batch = self.decode_batch(work);
         }
-        pass.ends_at = self.clock.end(now, span + self.decode_time(&batch, active_blocks));
+        let reads = work.starts_at.since(now);
+        pass.ends_at = self
+            .clock
+            .end(now, reads + span + self.decode_time(&batch, active_blocks));
+        self.write_lower(pass);
         *pass.forward = Forward {
             prefill: prefill.lengths,
             prefill_tokens: prefill.tokens,

@@ -23,6 +23,7 @@ mod cost;
 mod emit;
 mod handoff;
 mod lanes;
+mod lower;
 mod preempt;
 mod rules;
 mod schedule;
@@ -34,7 +35,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 
 use crate::block_hash::salted_seed;
-use crate::types::{EngineRequest, HashSalt, KvEvent, Load, RequestId, SequenceHash, SimTime, StoredBlock};
+use crate::types::{EngineRequest, HashSalt, KvEvent, Load, LowerTier, RequestId, SequenceHash, SimTime, StoredBlock};
 
 use super::answer::{Answer, Generator};
 use super::calendar::{Calendar, Entry};
@@ -45,6 +46,7 @@ use super::kv::backend::BlockPool;
 use super::kv::logical::BlockIdentity;
 use super::kv::pool::{CopyId, EventStyle};
 use super::kv::run::StoredRun;
+use super::kv::tiers::Tiers;
 use super::sequence::{Sequence, SequenceHasher};
 use super::slab::Slab;
 use super::speculation::Acceptance;
@@ -76,6 +78,8 @@ pub(crate) struct Vllm {
     calendar: Calendar,
     cadence: Cadence,
     desk: Desk,
+    /// Memory below the GPU.
+    tiers: Option<Box<Tiers>>,
     /// Cache changes of handoff commands; told with the next pass, before its own.
     unheard: Pass,
     /// Over decoding requests.
@@ -169,6 +173,8 @@ struct Scratch {
     finishing: Vec<u32>,
     rejected: Vec<Output>,
     hits: Vec<CopyId>,
+    /// Blocks behind them that are below the GPU.
+    lower: Vec<BlockIdentity>,
     /// Full blocks of the request that is about to get blocks.
     known: Vec<BlockIdentity>,
     /// Blocks that filled up in this pass and become visible at its end: admission number, slot, full blocks.
@@ -205,6 +211,9 @@ impl std::hash::Hasher for SpreadId {
 struct Work {
     /// Token budget of the pass.
     budget: i64,
+    now: SimTime,
+    /// When everything that the pass reads from below the GPU is there.
+    starts_at: SimTime,
     /// Tokens of visited requests; each other running request takes one.
     visited_tokens: i64,
     visited_lanes: i64,
@@ -250,6 +259,10 @@ impl Vllm {
             prefilling: Vec::new(),
             calendar: Calendar::default(),
             desk: Desk::default(),
+            tiers: config
+                .tiers
+                .as_ref()
+                .map(|tiers| Box::new(Tiers::new(tiers, config.block_size, config.speedup_ratio))),
             cadence: Cadence::new(config),
             unheard: Pass::default(),
             decoding: Totals::default(),
@@ -395,15 +408,25 @@ impl Engine for Vllm {
         }
         let mut work = Work {
             budget: i64::try_from(self.rules.budget).unwrap_or(i64::MAX),
+            now,
+            starts_at: now,
             ..Work::default()
         };
         self.use_pass_end(now);
+        if let Some(tiers) = &mut self.tiers {
+            tiers.settle(now);
+        }
         work.defers_prefills = self.cadence.defers(self.has_decoding());
         self.schedule_running(&mut work, pass);
         if !work.preempted {
             self.admit(&mut work, pass);
         }
         let idle = self.lanes.is_empty() && !work.preempted && self.scratch.rejected.is_empty();
+        if idle && self.take_tier_events(pass) {
+            pass.ends_at = now;
+            pass.load = self.load();
+            return true;
+        }
         if idle {
             pass.forward.queued_prefill = self.queued_prefill;
             pass.forward.queued_decode = self.queued_decode;
@@ -418,6 +441,9 @@ impl Engine for Vllm {
 
     fn step_quiet(&mut self, now: SimTime) -> Option<SimTime> {
         self.use_pass_end(now);
+        if self.wakes_at().is_some_and(|at| at <= now) {
+            return None;
+        }
         let slots = &self.slots;
         let due = self.calendar.first_due(|entry| is_due(slots, entry));
         let quiet = !self.lanes.is_empty()
@@ -461,10 +487,24 @@ impl Engine for Vllm {
 
     fn clear_cache(&mut self) -> Vec<KvEvent> {
         let events = self.pool.clear();
+        if let Some(tiers) = &mut self.tiers {
+            tiers.clear();
+        }
         match self.rules.role {
             WorkerRole::Aggregated | WorkerRole::Prefill => events,
             WorkerRole::Decode => Vec::new(),
         }
+    }
+
+    fn lower_blocks(&self) -> Vec<(LowerTier, Option<SequenceHash>, StoredBlock)> {
+        match (&self.tiers, self.rules.role) {
+            (Some(tiers), WorkerRole::Aggregated | WorkerRole::Prefill) => tiers.contents(),
+            (None, _) | (_, WorkerRole::Decode) => Vec::new(),
+        }
+    }
+
+    fn wakes_at(&self) -> Option<SimTime> {
+        self.tiers.as_ref().and_then(|tiers| tiers.news_at())
     }
 
     fn submit_source(&mut self, request: EngineRequest, now: SimTime) -> Result<(), HandoffRefused> {

@@ -5,7 +5,6 @@ use std::collections::hash_map::Entry;
 use rustc_hash::{FxBuildHasher, FxHashMap};
 
 use super::kv_event::{MAX_MERGED_BLOCKS, encode_stored};
-use super::msgpack::put_array_len;
 use crate::types::{DpRank, InstanceId, LocalHash, SequenceHash, StoredBlock};
 
 /// The hasher is fixed, so that equal histories dump equal bytes.
@@ -68,13 +67,12 @@ impl BlockTree {
         self.nodes = ByHash::default();
     }
 
-    /// Encoded array of `stored` events that rebuild the tree, parents before children, ids from 0, in linear time.
-    /// Blocks whose chain to a root is broken are left out: a router cannot place them.
-    pub(super) fn dump(&self, worker: InstanceId, rank: DpRank) -> Vec<u8> {
+    /// Appends `stored` events that rebuild the tree, parents before children, ids from 0, in linear time; returns how
+    /// many. Blocks whose chain to a root is broken are left out: a router cannot place them.
+    pub(super) fn dump(&self, body: &mut Vec<u8>, worker: InstanceId, rank: DpRank) -> usize {
         // Seen and on its chain: true once it is in the dump, false while it waits or when it hangs in the air.
         let mut placed: ByHash<bool> = ByHash::with_capacity_and_hasher(self.nodes.len(), FxBuildHasher);
         let mut chain: Vec<StoredBlock> = Vec::new();
-        let mut body = Vec::new();
         let mut events = 0_usize;
         for &leaf in self.nodes.keys() {
             if !self.climb(leaf, &mut placed, &mut chain) {
@@ -86,15 +84,12 @@ impl BlockTree {
                 placed.insert(block.block_hash, true);
             }
             for blocks in chain.chunks(MAX_MERGED_BLOCKS) {
-                encode_stored(&mut body, worker, rank, events as u64, parent, blocks);
+                encode_stored(body, worker, rank, None, events as u64, parent, blocks);
                 parent = blocks.last().map(|block| block.block_hash);
                 events += 1;
             }
         }
-        let mut out = Vec::with_capacity(body.len() + 5);
-        put_array_len(&mut out, events);
-        out.extend_from_slice(&body);
-        out
+        events
     }
 
     /// Collects into `chain` the blocks from `leaf` upwards that are not in the dump yet; false when there are none or

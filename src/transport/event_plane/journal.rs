@@ -9,8 +9,10 @@ use bytes::Bytes;
 
 use super::block_tree::BlockTree;
 use super::kv_event::{coalesce, encode_batch_marked, messages};
+use super::lower_blocks::LowerBlocks;
+use super::msgpack::put_array_len;
 use super::recovery::{Query, Response};
-use crate::types::{DpRank, InstanceId, KvEvent, SequenceHash, StoredBlock};
+use crate::types::{DpRank, InstanceId, KvEvent, LowerTier, SequenceHash, StoredBlock, TierEvent};
 
 /// Events kept for routers that missed some.
 pub const KEPT_EVENTS: usize = 1024;
@@ -23,7 +25,8 @@ pub struct Journal {
     /// The newest events, encoded: parts of the payloads they were sent in.
     kept: VecDeque<Bytes>,
     tree: BlockTree,
-    /// The tree as an encoded array, until it changes. A starting router asks every rank at once, and several routers
+    lower: LowerBlocks,
+    /// Both as an encoded array, until it changes. A starting router asks every rank at once, and several routers
     /// may start together.
     dump: Option<Bytes>,
     dumps_built: u64,
@@ -38,6 +41,7 @@ impl Journal {
             last_event_id: 0,
             kept: VecDeque::new(),
             tree: BlockTree::default(),
+            lower: LowerBlocks::default(),
             dump: None,
             dumps_built: 0,
         }
@@ -74,7 +78,24 @@ impl Journal {
         let mut announced = events;
         announced.retain_mut(|event| self.apply(event));
         let announced = coalesce(announced);
-        messages(&announced).map(|message| self.keep(message)).collect()
+        messages(&announced).map(|message| self.keep(None, message)).collect()
+    }
+
+    /// Like [`Self::record`] for changes below the GPU.
+    pub fn record_lower(&mut self, events: &[TierEvent]) -> Vec<Bytes> {
+        let mut payloads = Vec::new();
+        for of_tier in events.chunk_by(|a, b| a.tier == b.tier) {
+            self.dump = None;
+            of_tier.iter().for_each(|event| self.lower.apply(event));
+            let announced = coalesce(of_tier.iter().map(|event| event.event.clone()).collect());
+            payloads.extend(messages(&announced).map(|message| self.keep(Some(of_tier[0].tier), message)));
+        }
+        payloads
+    }
+
+    /// Everything that is announced below the GPU, to be withdrawn.
+    pub fn lower_withdrawals(&self) -> Vec<TierEvent> {
+        self.lower.withdrawals()
     }
 
     /// Applies one event to the tree and takes out what routers need not hear; whether anything is left.
@@ -100,11 +121,12 @@ impl Journal {
         }
     }
 
-    fn keep(&mut self, message: &[KvEvent]) -> Bytes {
+    fn keep(&mut self, tier: Option<LowerTier>, message: &[KvEvent]) -> Bytes {
         let mut payload = Vec::with_capacity(256 * message.len());
         let mut ends = Vec::with_capacity(message.len() + 1);
         let first_event_id = self.last_event_id + 1;
-        let next = encode_batch_marked(&mut payload, self.worker, self.rank, first_event_id, message, |end| {
+        let (worker, rank) = (self.worker, self.rank);
+        let next = encode_batch_marked(&mut payload, worker, rank, tier, first_event_id, message, |end| {
             ends.push(end);
         });
         self.last_event_id = next - 1;
@@ -156,6 +178,7 @@ impl Journal {
     fn dump(&mut self) -> Bytes {
         let Self {
             tree,
+            lower,
             worker,
             rank,
             dumps_built,
@@ -163,7 +186,13 @@ impl Journal {
         } = self;
         let build = || {
             *dumps_built += 1;
-            Bytes::from(tree.dump(*worker, *rank))
+            let mut body = Vec::new();
+            let on_gpu = tree.dump(&mut body, *worker, *rank);
+            let below = lower.dump(&mut body, *worker, *rank, on_gpu);
+            let mut dump = Vec::with_capacity(body.len() + 5);
+            put_array_len(&mut dump, on_gpu + below);
+            dump.extend_from_slice(&body);
+            Bytes::from(dump)
         };
         self.dump.get_or_insert_with(build).clone()
     }
@@ -285,6 +314,43 @@ mod tests {
         assert_eq!((payloads.len(), more.len()), (2, 1));
         assert_eq!(ids, (1..=201).collect::<Vec<u64>>());
         assert_eq!(journal.last_event_id(), 201);
+    }
+
+    #[test]
+    fn what_lies_below_the_gpu_is_told_and_dumped_with_its_tier() {
+        let mut journal = Journal::new(WORKER, RANK);
+        let on = |tier, event| TierEvent { tier, event };
+        journal.record(vec![stored(None, &[1])]);
+        let payloads = journal.record_lower(&[
+            on(LowerTier::Host, stored(Some(1), &[2, 3])),
+            on(LowerTier::Disk, stored(None, &[1])),
+            on(LowerTier::Storage, stored(None, &[9])),
+            on(LowerTier::Host, removed(&[2])),
+        ]);
+        let told: Vec<Value> = payloads.iter().flat_map(|payload| read(payload)).collect();
+        let tiers: Vec<&str> = told.iter().filter_map(|event| event["storage_tier"].as_str()).collect();
+        assert_eq!(tiers, ["host_pinned", "disk", "external", "host_pinned"]);
+        assert_eq!(journal.last_event_id(), 5);
+        let (dumped, _) = dump_of(&mut journal);
+        let placed: BTreeSet<(&str, u64, Option<u64>)> = dumped
+            .iter()
+            .filter_map(|event| {
+                let data = &event["event"]["data"]["stored"];
+                let hash = data["blocks"][0]["block_hash"].as_u64()?;
+                Some((event["storage_tier"].as_str()?, hash, data["parent_hash"].as_u64()))
+            })
+            .collect();
+        let expected = [
+            ("device", 1, None),
+            ("disk", 1, None),
+            ("external", 9, None),
+            ("host_pinned", 3, Some(2)),
+        ];
+        assert_eq!(placed, BTreeSet::from(expected));
+        let gone = journal.lower_withdrawals();
+        assert_eq!(gone.len(), 3);
+        journal.record_lower(&gone);
+        assert_eq!(dump_of(&mut journal).0.len(), 1);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Payload of topic `kv-events`: an array of router events.
 //!
-//! Router event, a map: `worker_id`, `storage_tier` ("device"), `residency_domain` ("worker") and `event`, a map of
+//! Router event, a map: `worker_id`, `storage_tier` (`device`, `host_pinned`, `disk`, `external`), `residency_domain` ("worker") and `event`, a map of
 //! `event_id`, `data` and `dp_rank`. `data` is one of
 //! * `{"stored": {"parent_hash": u64|nil, "start_position": nil, "blocks": [{"block_hash", "tokens_hash",
 //!   "mm_extra_info": nil}, ..]}}`
@@ -13,7 +13,7 @@
 //! Source: Dynamo 1.6.1; 1.4.2 accepts the same bytes.
 
 use super::msgpack::{put_array_len, put_optional_uint, put_uint};
-use crate::types::{DpRank, InstanceId, KvEvent, SequenceHash, StoredBlock};
+use crate::types::{DpRank, InstanceId, KvEvent, LowerTier, SequenceHash, StoredBlock};
 
 /// Most events of one message.
 pub const MAX_EVENTS: usize = 128;
@@ -32,14 +32,15 @@ pub fn encode_batch(
     first_event_id: u64,
     events: &[KvEvent],
 ) -> u64 {
-    encode_batch_marked(out, worker, rank, first_event_id, events, |_| ())
+    encode_batch_marked(out, worker, rank, None, first_event_id, events, |_| ())
 }
 
-/// As [`encode_batch`]; `mark` gets the length of `out` before the first event and after each one.
+/// As [`encode_batch`], of the GPU or of a `tier` below it; `mark` gets the length of `out` before the first event and after each one.
 pub(super) fn encode_batch_marked(
     out: &mut Vec<u8>,
     worker: InstanceId,
     rank: DpRank,
+    tier: Option<LowerTier>,
     first_event_id: u64,
     events: &[KvEvent],
     mut mark: impl FnMut(usize),
@@ -48,18 +49,25 @@ pub(super) fn encode_batch_marked(
     mark(out.len());
     let mut event_id = first_event_id;
     for event in events {
-        encode_event(out, worker, rank, event_id, event);
+        encode_event(out, worker, rank, tier, event_id, event);
         mark(out.len());
         event_id += 1;
     }
     event_id
 }
 
-fn encode_event(out: &mut Vec<u8>, worker: InstanceId, rank: DpRank, event_id: u64, event: &KvEvent) {
+fn encode_event(
+    out: &mut Vec<u8>,
+    worker: InstanceId,
+    rank: DpRank,
+    tier: Option<LowerTier>,
+    event_id: u64,
+    event: &KvEvent,
+) {
     match event {
-        KvEvent::Stored { parent, blocks } => encode_stored(out, worker, rank, event_id, *parent, blocks),
+        KvEvent::Stored { parent, blocks } => encode_stored(out, worker, rank, tier, event_id, *parent, blocks),
         KvEvent::Removed { block_hashes } => {
-            open_event(out, worker, event_id);
+            open_event(out, worker, tier, event_id);
             out.extend_from_slice(b"\x81\xa7removed\x81\xacblock_hashes");
             put_array_len(out, block_hashes.len());
             for hash in block_hashes {
@@ -68,7 +76,7 @@ fn encode_event(out: &mut Vec<u8>, worker: InstanceId, rank: DpRank, event_id: u
             close_event(out, rank);
         }
         KvEvent::Cleared => {
-            open_event(out, worker, event_id);
+            open_event(out, worker, tier, event_id);
             out.extend_from_slice(b"\xa7cleared");
             close_event(out, rank);
         }
@@ -80,11 +88,12 @@ pub(super) fn encode_stored(
     out: &mut Vec<u8>,
     worker: InstanceId,
     rank: DpRank,
+    tier: Option<LowerTier>,
     event_id: u64,
     parent: Option<SequenceHash>,
     blocks: &[StoredBlock],
 ) {
-    open_event(out, worker, event_id);
+    open_event(out, worker, tier, event_id);
     out.extend_from_slice(b"\x81\xa6stored\x83\xabparent_hash");
     put_optional_uint(out, parent.map(|hash| hash.0));
     out.extend_from_slice(b"\xaestart_position\xc0\xa6blocks");
@@ -99,10 +108,17 @@ pub(super) fn encode_stored(
     close_event(out, rank);
 }
 
-fn open_event(out: &mut Vec<u8>, worker: InstanceId, event_id: u64) {
+fn open_event(out: &mut Vec<u8>, worker: InstanceId, tier: Option<LowerTier>, event_id: u64) {
     out.extend_from_slice(b"\x84\xa9worker_id");
     put_uint(out, worker.0);
-    out.extend_from_slice(b"\xacstorage_tier\xa6device\xb0residency_domain\xa6worker\xa5event\x83\xa8event_id");
+    out.extend_from_slice(b"\xacstorage_tier");
+    out.extend_from_slice(match tier {
+        None => b"\xa6device".as_slice(),
+        Some(LowerTier::Host) => b"\xabhost_pinned",
+        Some(LowerTier::Disk) => b"\xa4disk",
+        Some(LowerTier::Storage) => b"\xa8external",
+    });
+    out.extend_from_slice(b"\xb0residency_domain\xa6worker\xa5event\x83\xa8event_id");
     put_uint(out, event_id);
     out.extend_from_slice(b"\xa4data");
 }

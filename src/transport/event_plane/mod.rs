@@ -18,6 +18,7 @@ mod golden;
 pub mod journal;
 pub mod kv_event;
 pub mod kv_metrics;
+mod lower_blocks;
 mod msgpack;
 pub mod native;
 pub mod recovery;
