@@ -371,7 +371,10 @@ fn memory_below_the_gpu_needs_the_bytes_of_a_token_and_a_prefix_cache() {
     scene.printed(&tiers);
     scene.printed(&[&tiers[..], &["--num-g3-blocks", "5", "--enable-g4-storage"]].concat());
     scene.printed(&["--num-g2-blocks", "0", "--semantics", "1.6.1"]);
-    assert_refused(&scene.run(&tiers[..2]), &["--num-g2-blocks 100", "requires --kv-bytes-per-token"]);
+    assert_refused(
+        &scene.run(&tiers[..2]),
+        &["--num-g2-blocks 100", "requires --kv-bytes-per-token"],
+    );
     for (flags, words) in [
         (["--offload-batch-size", "3"], "requires --num-g2-blocks"),
         (["--bandwidth-g2-to-g1-gbps", "9"], "requires --num-g2-blocks"),
