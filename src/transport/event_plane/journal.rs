@@ -86,7 +86,9 @@ impl Journal {
         let mut payloads = Vec::new();
         for of_tier in events.chunk_by(|a, b| a.tier == b.tier) {
             self.dump = None;
-            of_tier.iter().for_each(|event| self.lower.apply(event));
+            for event in of_tier {
+                self.lower.apply(event);
+            }
             let announced = coalesce(of_tier.iter().map(|event| event.event.clone()).collect());
             payloads.extend(messages(&announced).map(|message| self.keep(Some(of_tier[0].tier), message)));
         }
