@@ -419,6 +419,10 @@ fn settings_of_disaggregated_workers_fit_their_role() {
             vec!["--disaggregation-mode decode", "contradicts"],
         ),
         (
+            vec!["--decode-local-prefill"],
+            vec!["--decode-local-prefill", "--disaggregation-mode decode"],
+        ),
+        (
             vec!["--kv-cache-dtype", "int3"],
             vec!["--kv-cache-dtype int3", "fp8_e4m3"],
         ),

@@ -13,7 +13,7 @@ use super::recovery::RecoveryLimits;
 use super::registrar::StoreHealth;
 use super::rendezvous::TransferModel;
 use super::supervision::RestartPolicy;
-use crate::engine::EngineConfig;
+use crate::engine::{EngineConfig, WorkerRole};
 use crate::transport::discovery::{Discovery, EndpointName};
 use crate::transport::event_plane::EventPlane;
 use crate::transport::event_plane::forward_pass::Detail;
@@ -42,7 +42,9 @@ pub struct GroupPlan {
     pub data_parallel_size: u32,
     /// From registration to the first pass.
     pub startup_time: Duration,
-    /// One rank's engine.
+    /// Part of the work that they do.
+    pub role: WorkerRole,
+    /// One rank's engine; that of decode workers may be able to do more than its worker's part.
     pub engine: EngineConfig,
     /// How long KV travels.
     pub transfer: TransferModel,

@@ -9,6 +9,15 @@ use crate::engine::{EngineConfig, Fidelity, KvTransfer, WorkerRole};
 use crate::model::{KvSizeRule, Model};
 use crate::transport::rendezvous::wire::TimingMode;
 
+/// What the engines of a group do: a decode worker that may compute prompts has one that can do everything.
+pub(super) fn engine_role(group: &Group) -> WorkerRole {
+    if group.disaggregation.local_prefill {
+        WorkerRole::Aggregated
+    } else {
+        group.engine.role
+    }
+}
+
 /// How long the KV of a group's prompts travels.
 pub(super) fn transfer(group: &Group, engine: &EngineConfig, model: &Model) -> TransferModel {
     let settings = &group.disaggregation.transfer;

@@ -154,6 +154,7 @@ fn plan_group(
     model: &Model,
 ) -> Result<impl FnOnce(PlannedRequests, PlannedEvents) -> GroupPlan + use<>, StartError> {
     let engine = settle_engine(group, model)?;
+    let role = group.engine.role;
     let transfer = disaggregation::transfer(group, &engine, model);
     let publishes = engine.publishes_kv_events();
     let options = CardOptions {
@@ -167,7 +168,7 @@ fn plan_group(
         data_parallel_size: group.data_parallel_size,
         kv_events: publishes,
         local_indexer: publishes,
-        role: match engine.role {
+        role: match role {
             WorkerRole::Aggregated => Role::Aggregated,
             WorkerRole::Prefill => Role::Prefill,
             WorkerRole::Decode => Role::Decode,
@@ -196,6 +197,7 @@ fn plan_group(
         kv_cache_trace: group.kv_cache_trace,
         face,
         card,
+        role,
         engine,
         transfer,
         handoff_timeout: group.disaggregation.session_timeout,
@@ -220,6 +222,7 @@ fn settle_engine(group: &Group, model: &Model) -> Result<EngineConfig, StartErro
     Ok(EngineConfig {
         max_model_len,
         token_ids: (low, high),
+        role: disaggregation::engine_role(group),
         ..group.engine.clone()
     })
 }

@@ -14,7 +14,7 @@ use crate::transport::request_plane::Codec;
 
 impl Settings {
     /// Settings that may differ from group to group; the others belong to the whole fleet.
-    pub const GROUP_KEYS: [&'static str; 88] = [
+    pub const GROUP_KEYS: [&'static str; 89] = [
         "endpoint",
         "num_workers",
         "data_parallel_size",
@@ -78,6 +78,7 @@ impl Settings {
         "is_decode_worker",
         "bootstrap_ports",
         "handoff_session_timeout_ms",
+        "decode_local_prefill",
         "kv_transfer_bandwidth",
         "kv_transfer_timing_mode",
         "kv_cache_dtype",

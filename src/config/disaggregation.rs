@@ -19,6 +19,8 @@ pub struct Disaggregation {
     pub bootstrap_ports: Vec<u16>,
     /// Longest handoff, modelled transfer not included.
     pub session_timeout: Duration,
+    /// Decode workers compute prompts that come without their KV, and publish their cache.
+    pub local_prefill: bool,
     /// KV transfers.
     pub transfer: TransferSettings,
 }
@@ -94,6 +96,15 @@ pub(super) fn resolve(layered: &Layered, s: &Settings, role: WorkerRole) -> Resu
             return Err(refused(layered, "bootstrap_ports", why));
         }
     }
+    let local_prefill = s.decode_local_prefill == Some(true);
+    if local_prefill && role != WorkerRole::Decode {
+        let why = "is for decode workers; give it with --disaggregation-mode decode";
+        return Err(refused(layered, "decode_local_prefill", why));
+    }
+    if local_prefill && s.engine_type == Some(EngineKind::Trtllm) {
+        let why = "needs an engine that can take KV from elsewhere; use vllm or sglang";
+        return Err(refused(layered, "decode_local_prefill", why));
+    }
     let cache_dtype = s.kv_cache_dtype.clone().unwrap_or_else(|| "auto".to_owned());
     if !CACHE_DTYPES.contains(&cache_dtype.as_str()) {
         let why = format!("is no type of a KV cache; use {}", CACHE_DTYPES.join(", "));
@@ -101,6 +112,7 @@ pub(super) fn resolve(layered: &Layered, s: &Settings, role: WorkerRole) -> Resu
     }
     Ok(Disaggregation {
         bootstrap_ports,
+        local_prefill,
         session_timeout: Duration::from_millis(s.handoff_session_timeout_ms.unwrap_or(SESSION_TIMEOUT_MS)),
         transfer: TransferSettings {
             bandwidth_gb_s: s.kv_transfer_bandwidth.map_or(0.0, Finite::get),

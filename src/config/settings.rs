@@ -321,6 +321,12 @@ pub struct Settings {
     #[arg(long, value_name = "MS")]
     pub handoff_session_timeout_ms: Option<u64>,
 
+    /// Decode workers compute prompts that come without their KV, at the price of a prefill, and publish their cache, as
+    /// real engines do; by default such a prompt costs nothing and nothing is published.
+    #[arg(long, num_args = 0, default_missing_value = "true")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decode_local_prefill: Option<bool>,
+
     /// GB/s (1e9 bytes) of a KV transfer; 0: no delay.
     #[arg(long, value_name = "GBPS")]
     pub kv_transfer_bandwidth: Option<Finite>,

@@ -15,10 +15,21 @@ pub struct Submission {
     pub request: EngineRequest,
     /// Rank asked for by the client; `None`: the worker chooses.
     pub dp_rank: Option<DpRank>,
-    /// Where the other leg of a disaggregated request is met; `None`: nowhere.
-    pub meeting: Option<Box<Meeting>>,
+    /// Which part of a disaggregated request it is.
+    pub leg: Leg,
     /// Where the answer goes.
     pub sink: Arc<dyn TokenSink>,
+}
+
+/// Part of a disaggregated request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Leg {
+    /// All of it, as far as the router says.
+    Whole,
+    /// The answer to a prompt whose KV has arrived.
+    Prefilled,
+    /// Either half; the other one is met at a rendezvous.
+    Met(Box<Meeting>),
 }
 
 /// Takes requests for one worker. Cheap to call from any thread; never blocks.

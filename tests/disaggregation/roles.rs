@@ -151,3 +151,29 @@ fn the_example_config_serves_through_both_pools() {
     assert_eq!(end(decode).tokens.len(), 4);
     scene.until_nothing_is_left();
 }
+
+#[test]
+fn a_decode_worker_computes_prompts_itself_where_it_may() {
+    // A prefill of a minute: only what is not computed comes to an end.
+    let timing = "speedup_ratio = 1.0\ntiming_model = {type = \"fixed\", prefill_ms = 60000.0, decode_ms = 1.0}";
+    let decode = format!("num_workers = 1\ndecode_local_prefill = true\n{timing}");
+    let pair = Pair::groups(INSTANT, "num_workers = 1\nbootstrap_ports = \"0\"", &decode);
+    let cards = pair.scene.records("v1/mdc");
+    let config = &card(&cards, "decode")["runtime_config"];
+    assert_eq!(config["kv_event_publishing_enabled"], true);
+    assert_eq!(pair.scene.records("v1/event_sources").len(), 2);
+    // With the KV of a prefill leg, met or not, nothing is computed.
+    let (_, answer) = pair.serve(&prompt(1, 30), 3);
+    assert_eq!((answer.tokens.len(), answer.error), (3, None));
+    let mut request = chat(&prompt(2, 30), 3);
+    request["prefill_result"] = json!({"disaggregated_params": {"prefill_worker": "w0"}});
+    let answer = end(call(&pair.scene.address(1), "with", &request).unwrap());
+    assert_eq!((answer.tokens.len(), answer.error), (3, None));
+    pair.scene.until_nothing_is_left();
+    // Without it the prompt is computed here.
+    let mut answer = call(&pair.scene.address(1), "without", &chat(&prompt(3, 30), 3)).unwrap();
+    pair.scene
+        .until("a running prefill", |scene| scene.worker(1).ranks[0].load.running == 1);
+    answer.say("kill");
+    pair.scene.until_nothing_is_left();
+}

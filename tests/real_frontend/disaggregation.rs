@@ -37,11 +37,21 @@ struct Running {
 
 /// Both pools behind a frontend that lists the model.
 fn running(stack: Stack, release: Release, keys: &str, prefill: &str) -> Running {
+    running_with(stack, release, (keys, prefill, ""), PREFILL)
+}
+
+/// With further keys of the decode pool, and so many event streams.
+fn running_with(
+    stack: Stack,
+    release: Release,
+    (keys, prefill, decode): (&str, &str, &str),
+    streams: usize,
+) -> Running {
     let file: PathBuf = stack.scratch().join("disagg.toml");
     let text = format!(
         "block_size = 16\nspeedup_ratio = 10.0\n{keys}\n\
          [[group]]\nname = \"prefill\"\ndisaggregation_mode = \"prefill\"\nnum_workers = {PREFILL}\n{prefill}\n\
-         [[group]]\nname = \"decode\"\ndisaggregation_mode = \"decode\"\nnum_workers = {DECODE}\n"
+         [[group]]\nname = \"decode\"\ndisaggregation_mode = \"decode\"\nnum_workers = {DECODE}\n{decode}\n"
     );
     std::fs::write(&file, text).expect("the scratch directory is writable");
     let fleet = Fleet::start(&stack, &format!("--config {}", file.display()));
@@ -49,7 +59,7 @@ fn running(stack: Stack, release: Release, keys: &str, prefill: &str) -> Running
     let client = frontend.client();
     client.wait_serving(MODEL, LIST_LIMIT);
     client.wait_instances("generate", PREFILL + DECODE, LIST_LIMIT);
-    wait_hearing(client, u32::try_from(PREFILL).expect("a small number"));
+    wait_hearing(client, u32::try_from(streams).expect("a small number"));
     Running {
         frontend,
         fleet,
@@ -172,4 +182,28 @@ on_each_release! {
         let reply = running.client().models();
         assert_eq!(reply, [MODEL]);
     }
+}
+
+#[test]
+#[ignore = "needs etcd and the Dynamo frontends: scripts/test"]
+fn a_router_that_disaggregates_by_need_leaves_a_cached_prompt_to_its_decode_worker() {
+    let stack = Stack::on_etcd().with_variables(&[
+        ("DYN_ROUTER_CONDITIONAL_DISAGG", "true"),
+        ("DYN_ROUTER_CONDITIONAL_DISAGG_CONFIG", r#"{"eff_isl_threshold": 100}"#),
+    ]);
+    let keys = (QUICK, RENDEZVOUS, "decode_local_prefill = true");
+    let running = running_with(stack, Release::V1_6_1, keys, PREFILL + DECODE);
+    let ask = || {
+        let reply = running.client().post(COMPLETIONS, &completion(&prompt(1, 330), 5));
+        assert_eq!(reply.status, 200, "{reply:?}");
+        assert_eq!(reply.body["usage"]["completion_tokens"], 5);
+        running.pools()
+    };
+    assert_eq!(ask(), (1, 1), "nobody has it: through both pools");
+    // Once the router has heard of the decode worker's cache, the prompt need not go through the prefill pool.
+    eventually(STATE_LIMIT, "a decode worker is asked alone", || {
+        let before = running.pools();
+        (ask() == (before.0, before.1 + 1)).then_some(())
+    });
+    assert_no_event_refused(running.client());
 }

@@ -114,6 +114,13 @@ impl Stack {
         stack
     }
 
+    /// With further variables of fleet and frontends.
+    pub(crate) fn with_variables(mut self, variables: &[(&'static str, &str)]) -> Self {
+        let variables = variables.iter().map(|(name, value)| (*name, (*value).to_owned()));
+        self.planes.extend(variables);
+        self
+    }
+
     /// Writes the record that a broker of Dynamo's own would put into discovery.
     fn announce(&self, broker: &Broker) {
         let Discovery::Files(root) = &self.discovery else {

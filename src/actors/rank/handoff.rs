@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use actix::prelude::*;
 use futures::StreamExt;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use uuid::Uuid;
@@ -20,7 +20,7 @@ use super::super::handoff_gauge::{HandoffGauge, OpenRoom, OpenTransfer};
 use super::super::rendezvous::{Held, Offer, Rendezvous, TransferModel, Withdraw};
 use super::{Activity, OpenStream, Rank, Timeline};
 use crate::engine::{HandoffFact, HandoffRefused, Rejected, WorkerRole};
-use crate::transport::intake::{Failure, Submission};
+use crate::transport::intake::{Failure, Leg, Submission};
 use crate::transport::rendezvous::link::Link;
 use crate::transport::rendezvous::wire::{Action, ActionAck, Command, Fact, Message, Order, Outcome, Register, Role};
 use crate::transport::rendezvous::{Meeting, RendezvousLimits, client};
@@ -29,6 +29,8 @@ use crate::types::{EngineRequest, FinishReason, RequestId, SimTime, StopRule};
 /// What a rank needs for its part.
 pub(in super::super) struct HandoffParts {
     pub(in super::super) role: WorkerRole,
+    /// Whether the engine of a decode rank can compute prompts itself.
+    pub(in super::super) local_prefill: bool,
     /// Order of the engine, and its name on the wire.
     pub(in super::super) order: Order,
     pub(in super::super) engine_type: &'static str,
@@ -46,6 +48,8 @@ pub(super) struct Handoffs {
     rendezvous: Option<Addr<Rendezvous>>,
     sources: FxHashMap<RequestId, Source>,
     destinations: FxHashMap<RequestId, Destination>,
+    /// Prompts whose KV was there before the request, until blocks are set aside for them.
+    prefilled: FxHashSet<RequestId>,
     /// Commands that wait for the end of the running pass.
     between: Vec<Between>,
     /// Sources whose answer is complete and whose blocks the engine does not keep.
@@ -137,6 +141,7 @@ impl Handoffs {
             rendezvous: None,
             sources: FxHashMap::default(),
             destinations: FxHashMap::default(),
+            prefilled: FxHashSet::default(),
             between: Vec::new(),
             ended: Vec::new(),
             facts: Vec::new(),
@@ -159,6 +164,7 @@ impl Handoffs {
 
     /// The request is over for this rank: whoever is at the other end hears of it.
     pub(super) fn forget(&mut self, id: RequestId, why: &str) {
+        self.prefilled.remove(&id);
         if let Some(source) = self.sources.remove(&id)
             && source.met
             && let Some(rendezvous) = &self.rendezvous
@@ -226,10 +232,7 @@ impl Rank {
         let now = self.clock.now();
         self.gauge.count_request(now);
         let Submission {
-            mut request,
-            sink,
-            meeting,
-            ..
+            mut request, sink, leg, ..
         } = submission;
         let id = request.id;
         let role = self.handoffs.parts.role;
@@ -237,16 +240,17 @@ impl Rank {
             request.stop = StopRule::one_token();
         }
         let timeline = Timeline::new(&request, now);
-        let taken = match (role, meeting) {
-            (WorkerRole::Aggregated, Some(_)) => Err(invalid(
+        let taken = match (role, leg) {
+            (WorkerRole::Aggregated, Leg::Met(_)) => Err(invalid(
                 "this worker hands nothing over; bootstrap_info is for prefill and decode workers",
             )),
-            (WorkerRole::Aggregated | WorkerRole::Decode, None) => {
+            (WorkerRole::Decode, Leg::Prefilled) if self.handoffs.parts.local_prefill => self.resume(request, now, ctx),
+            (WorkerRole::Aggregated | WorkerRole::Decode, Leg::Whole | Leg::Prefilled) => {
                 self.engine.submit(request, now).map_err(|reason| rejected(&reason))
             }
-            (WorkerRole::Prefill, None) => self.submit_alone(request, now),
-            (WorkerRole::Prefill, Some(meeting)) => self.offer(request, &meeting, ctx),
-            (WorkerRole::Decode, Some(meeting)) => self.join(request, *meeting, ctx),
+            (WorkerRole::Prefill, Leg::Whole | Leg::Prefilled) => self.submit_alone(request, now),
+            (WorkerRole::Prefill, Leg::Met(meeting)) => self.offer(request, &meeting, ctx),
+            (WorkerRole::Decode, Leg::Met(meeting)) => self.join(request, *meeting, ctx),
         };
         if let Err(failure) = taken {
             self.metrics.count_failed();
@@ -278,6 +282,16 @@ impl Rank {
             Err(reason) => return Err(refused(&reason)),
         }
         self.handoffs.sources.insert(id, source);
+        Ok(())
+    }
+
+    /// An answer whose prompt's KV is there: blocks for it, and no prefill.
+    fn resume(&mut self, request: EngineRequest, now: SimTime, ctx: &mut Context<Self>) -> Result<(), Failure> {
+        let id = request.id;
+        let reserved = self.engine.reserve_destination(request, now);
+        reserved.map_err(|reason| refused(&reason))?;
+        self.handoffs.prefilled.insert(id);
+        self.do_between(None, ctx);
         Ok(())
     }
 
@@ -440,6 +454,10 @@ impl Rank {
     }
 
     fn reserved(&mut self, id: RequestId, transferable_prompt_tokens: u32) {
+        if self.handoffs.prefilled.remove(&id) {
+            self.engine.activate_destination(id);
+            return;
+        }
         let Some(destination) = self.handoffs.destinations.get(&id) else {
             return;
         };

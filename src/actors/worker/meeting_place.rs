@@ -10,7 +10,7 @@ use super::super::rank::{ConnectRendezvous, HandoffParts};
 use super::super::rendezvous::{Rendezvous, RendezvousParts};
 use super::super::supervision::Restarts;
 use super::Worker;
-use crate::engine::EngineKind;
+use crate::engine::{EngineKind, WorkerRole};
 use crate::model::card;
 use crate::transport::rendezvous::wire::Order;
 
@@ -42,7 +42,8 @@ impl Worker {
         let group = &self.plan.group;
         let (order, engine_type) = order(group.engine.kind);
         HandoffParts {
-            role: group.engine.role,
+            role: group.role,
+            local_prefill: group.engine.role == WorkerRole::Aggregated,
             order,
             engine_type,
             transfer: group.transfer,

@@ -160,7 +160,7 @@ impl Actor for Worker {
             self.shared.max_open_requests,
             self.shared.answer_limits,
         );
-        if self.plan.group.engine.role == WorkerRole::Prefill {
+        if self.plan.group.role == WorkerRole::Prefill {
             generate = generate.of_prefill(serde_json::json!({"prefill_worker": self.plan.id.to_string()}));
         }
         let name = &self.plan.group.endpoint;

@@ -10,7 +10,7 @@ use super::plan::Plan;
 use super::stop::StopMatcher;
 use crate::model::detokenize::Detokenizer;
 use crate::model::tokenizer::{ModelTokenizer, TokenizeError};
-use crate::transport::intake::{Failure, Intake, Submission};
+use crate::transport::intake::{Failure, Intake, Leg, Submission};
 use crate::types::{DpRank, FinishReason, RequestId, Token};
 
 /// Why an answer ended.
@@ -151,7 +151,7 @@ impl Generation {
             intake.submit(Submission {
                 request,
                 dp_rank,
-                meeting: None,
+                leg: Leg::Whole,
                 sink: mailbox.sink(choice),
             })?;
             generation.running.ids[choice] = Some(id);

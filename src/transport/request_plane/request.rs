@@ -12,6 +12,7 @@ use uuid::Uuid;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use super::Codec;
+use crate::transport::intake::Leg;
 use crate::transport::rendezvous::{Identity, Meeting};
 use crate::types::{DpRank, EngineRequest, HashSalt, RequestId, StopRule, Token};
 
@@ -41,6 +42,9 @@ pub struct PreprocessedRequest {
     /// Where the legs of a disaggregated request meet.
     #[serde(default)]
     pub bootstrap_info: Option<BootstrapInfo>,
+    /// What the prefill leg brought, when it came before this one.
+    #[serde(default)]
+    pub prefill_result: Option<serde::de::IgnoredAny>,
 }
 
 /// `bootstrap_info` on the wire.
@@ -106,19 +110,22 @@ impl PreprocessedRequest {
         codec.decode(body).map_err(RequestError)
     }
 
-    /// Where the other leg is met. `client_id` is the request's id; one that is no UUID stands for one by its digest.
+    /// Which part of a disaggregated request it is. `client_id` is the request's id; one that is no UUID stands for one by its digest.
     ///
     /// # Errors
     /// [`RequestError`] when the router gave no handoff id.
-    pub fn meeting(&self, client_id: &str) -> Result<Option<Box<Meeting>>, RequestError> {
+    pub fn leg(&self, client_id: &str) -> Result<Leg, RequestError> {
         let Some(info) = &self.bootstrap_info else {
-            return Ok(None);
+            return Ok(match self.prefill_result {
+                Some(_) => Leg::Prefilled,
+                None => Leg::Whole,
+            });
         };
         let handoff_id = info
             .handoff_id
             .ok_or_else(|| RequestError("bootstrap_info has no handoff_id; both legs need the same one".to_owned()))?;
         let digest = || Uuid::from_u128(xxh3_128(client_id.as_bytes()));
-        Ok(Some(Box::new(Meeting {
+        Ok(Leg::Met(Box::new(Meeting {
             host: info.bootstrap_host.clone(),
             port: info.bootstrap_port,
             identity: Identity {

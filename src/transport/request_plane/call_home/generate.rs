@@ -88,13 +88,13 @@ impl GenerateEndpoint {
         let submitted = decoded
             .map_err(|error| Refusal::Invalid(error.to_string()))
             .and_then(|request| {
-                let meeting = request.meeting(&control.id);
-                let meeting = meeting.map_err(|error| Refusal::Invalid(error.to_string()))?;
+                let leg = request.leg(&control.id);
+                let leg = leg.map_err(|error| Refusal::Invalid(error.to_string()))?;
                 let (request, dp_rank) = request.into_engine_request(id, &control.id);
                 self.intake.submit(Submission {
                     request,
                     dp_rank,
-                    meeting,
+                    leg,
                     sink: Arc::clone(&sink) as Arc<dyn TokenSink>,
                 })
             });
