@@ -143,6 +143,12 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "RATES")]
     pub aic_nextn_accept_rates: Option<String>,
     /// Scale workers while the replay runs: path or text, JSON or YAML.
+    ///
+    /// Either a script, `{initial_tick_ms: MS, ticks: [{target_prefill: N, target_decode: N, next_tick_ms: MS}, ...]}`, or
+    /// an outside program, `{command: [PROGRAM, ARGUMENT, ...], config: ANYTHING, timeout_seconds: 60}`, which reads and
+    /// writes lines of JSON: `{"type":"start","config":...}` is answered by `{"initial_tick_ms": MS}`, and each
+    /// `{"type":"tick","snapshot":{...}}` by `{"target_prefill": N, "target_decode": N, "next_tick_ms": MS}`. Numbers that
+    /// are left out change nothing; without a next tick there is none.
     #[arg(long, value_name = "CONFIG")]
     pub planner_config: Option<String>,
     /// Sweep points for the planner's start.
@@ -197,6 +203,17 @@ pub struct ReplayArgs {
         help_heading = "Beyond dynamo.replay"
     )]
     pub seed: u64,
+    /// KV routers that share the load; each knows what went through it, and the rest with `router_replica_sync` only.
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Beyond dynamo.replay")]
+    pub router_replicas: u32,
+    /// One line of JSON per tick of the planner: what it saw and what it decided.
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "planner_config",
+        help_heading = "Beyond dynamo.replay"
+    )]
+    pub planner_log: Option<PathBuf>,
     /// Deal the plays of an agentic trace to so many lanes, one play at a time in each.
     #[arg(long, value_name = "N", help_heading = "Beyond dynamo.replay")]
     pub agentic_lanes: Option<usize>,

@@ -1,9 +1,10 @@
 //! Measurements of finished requests.
 
+use crate::router::Target;
 use crate::types::SimTime;
 
-use super::flight::Flight;
-use super::record::{RequestRecord, Terminal};
+use super::flight::{AdmissionLog, Flight, RouteLog};
+use super::record::{AdmissionRecord, RequestRecord, RoutingRecord, Terminal};
 use super::report::Sla;
 use super::series::Series;
 use super::sketch::Sketch;
@@ -32,6 +33,16 @@ pub(crate) struct Collector {
     pub(crate) series: Option<Box<Series>>,
     records: Option<Vec<(SimTime, RequestRecord)>>,
     dp_size: u32,
+    block_size: u32,
+}
+
+/// A completed request, in the words of a policy's window.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sample {
+    pub(crate) input_tokens: u32,
+    pub(crate) output_tokens: u32,
+    pub(crate) ttft_ms: Option<f64>,
+    pub(crate) tpot_ms: Option<f64>,
 }
 
 /// Nanoseconds as ms.
@@ -45,15 +56,20 @@ impl Collector {
         self.sla = sla;
     }
 
-    /// Keeps a record of every request of a fleet with so many ranks per worker.
-    pub(crate) fn keep_records(&mut self, dp_size: u32) {
+    /// Keeps a record of every request of a fleet with so many ranks per worker and tokens per block.
+    pub(crate) fn keep_records(&mut self, dp_size: u32, block_size: u32) {
         self.dp_size = dp_size;
+        self.block_size = block_size;
         self.records = Some(Vec::new());
     }
 
     /// Keeps what happens over time.
     pub(crate) fn keep_series(&mut self) {
         self.series = Some(Box::default());
+    }
+
+    pub(crate) fn keeps_records(&self) -> bool {
+        self.records.is_some()
     }
 
     /// Counts a gap between two tokens as often as `requests` says.
@@ -65,15 +81,19 @@ impl Collector {
         }
     }
 
-    /// Takes in a request with all its tokens.
-    pub(crate) fn completed(&mut self, flight: &Flight, now: SimTime) {
+    /// Takes in a request with all its tokens; `None` if it never ran.
+    pub(crate) fn completed(&mut self, flight: &Flight, now: SimTime) -> Option<Sample> {
         self.last_completion = self.last_completion.max(now);
-        if flight.first_admit.is_none() {
-            return;
-        }
+        flight.first_admit?;
         if let Some(series) = &mut self.series {
             series.completed(flight, now);
         }
+        let mut sample = Sample {
+            input_tokens: flight.turn.input_tokens,
+            output_tokens: flight.tokens,
+            ttft_ms: None,
+            tpot_ms: None,
+        };
         self.completed += 1;
         self.input_tokens += u64::from(flight.turn.input_tokens);
         self.output_tokens += u64::from(flight.tokens);
@@ -82,7 +102,9 @@ impl Collector {
         for &gap in &flight.gaps {
             self.gap(gap, 1);
         }
-        let Some(first) = flight.first_token else { return };
+        let Some(first) = flight.first_token else {
+            return Some(sample);
+        };
         let ttft = ms(first.0 - flight.arrival.0);
         let e2e = ms(flight.last_token.0 - flight.arrival.0);
         self.ttft_ms.push(ttft);
@@ -92,10 +114,12 @@ impl Collector {
         }
         let tpot = (flight.tokens > 1).then(|| ms(flight.last_token.0 - first.0) / f64::from(flight.tokens - 1));
         self.tpot_ms.extend(tpot);
+        (sample.ttft_ms, sample.tpot_ms) = (Some(ttft), tpot);
         if self.sla.is_met(ttft, e2e, flight.tokens) {
             self.good += 1;
             self.good_output_tokens += u64::from(flight.tokens);
         }
+        Some(sample)
     }
 
     /// Keeps the record of a request, where records are wanted.
@@ -107,6 +131,12 @@ impl Collector {
         let itl = tokens
             .filter(|_| flight.tokens > 1)
             .map(|(first, last)| ms(last.0 - first.0) / f64::from(flight.tokens - 1));
+        let handoff = flight.handoff.as_deref();
+        let index = |target: Target| target.worker * self.dp_size + target.rank;
+        let target = flight.route.target;
+        let first_route = handoff.map_or(&flight.route, |handoff| &handoff.route);
+        let block_size = self.block_size;
+        let overlap_tokens = |route: &RouteLog| route.overlap.map_or(0, |(selected, _)| selected * block_size);
         let record = RequestRecord {
             session_id: source.session_name(tag),
             turn_index: flight.turn.turn,
@@ -129,27 +159,35 @@ impl Collector {
             requested_output_length: flight.turn.output_tokens,
             output_length: flight.tokens,
             reused_input_tokens: flight.reused,
-            prefill_worker_idx: None,
-            decode_worker_idx: flight.target.map(|target| target.worker * self.dp_size + target.rank),
-            logical_worker_id: flight.target.map(|target| target.worker),
-            dp_rank: flight.target.map(|target| target.rank),
-            prefill_admit_ms: None,
-            source_held_ms: None,
-            destination_reserved_ms: None,
-            destination_activated_ms: None,
-            decode_admit_ms: None,
-            source_released_ms: None,
-            decode_reused_input_tokens: None,
-            prefill_route_overlap_tokens: None,
-            decode_route_overlap_tokens: None,
-            route_outcome: if flight.queued { "queued" } else { "immediate" },
-            route_queue_wait_ms: flight
-                .dispatched
-                .map_or(0.0, |dispatched| ms(dispatched.0 - flight.arrival.0)),
-            selected_overlap_blocks: flight.overlap.map(|(selected, _)| selected),
-            best_available_overlap_blocks: flight.overlap.map(|(_, best)| best),
+            prefill_worker_idx: handoff.and_then(|handoff| handoff.route.target).map(index),
+            decode_worker_idx: target.map(index),
+            logical_worker_id: target.map(|target| target.worker),
+            dp_rank: target.map(|target| target.rank),
+            prefill_admit_ms: handoff.and_then(|handoff| time(handoff.prefill_admit)),
+            source_held_ms: handoff.and_then(|handoff| time(handoff.source_held)),
+            destination_reserved_ms: handoff.and_then(|handoff| time(handoff.destination_reserved)),
+            destination_activated_ms: handoff.and_then(|handoff| time(handoff.destination_activated)),
+            decode_admit_ms: handoff.and_then(|handoff| time(handoff.decode_admit)),
+            source_released_ms: handoff.and_then(|handoff| time(handoff.source_released)),
+            decode_reused_input_tokens: handoff.and_then(|handoff| handoff.decode_reused),
+            prefill_route_overlap_tokens: handoff.map(|handoff| overlap_tokens(&handoff.route)),
+            decode_route_overlap_tokens: handoff.map(|_| overlap_tokens(&flight.route)),
+            route_outcome: outcome(first_route),
+            route_queue_wait_ms: wait_ms(first_route),
+            selected_overlap_blocks: first_route.overlap.map(|(selected, _)| selected),
+            best_available_overlap_blocks: first_route.overlap.map(|(_, best)| best),
+            routing_history: match handoff {
+                None => vec![routing("aggregated", &flight.route, block_size)],
+                Some(handoff) => vec![
+                    routing("prefill", &handoff.route, block_size),
+                    routing("decode", &flight.route, block_size),
+                ],
+            },
+            admission_history: admissions(flight),
             admission_count: flight.admissions,
-            readmission_count: flight.admissions.saturating_sub(1),
+            readmission_count: u32::try_from(flight.admitted.iter().filter(|admission| admission.again).count())
+                .unwrap_or(u32::MAX),
+            pressure_record_ordinals: Vec::new(),
             terminal_status: terminal,
         };
         records.push((flight.arrival, record));
@@ -161,6 +199,56 @@ impl Collector {
         records.sort_by(|(a, left), (b, right)| a.cmp(b).then_with(|| left.uuid.cmp(&right.uuid)));
         Some(records.into_iter().map(|(_, record)| record).collect())
     }
+}
+
+fn outcome(route: &RouteLog) -> &'static str {
+    if route.queued { "queued" } else { "immediate" }
+}
+
+/// Time in a router's queue.
+fn wait_ms(route: &RouteLog) -> f64 {
+    route.sent.map_or(0.0, |sent| ms(sent.0 - route.asked.0))
+}
+
+fn routing(pool: &'static str, route: &RouteLog, block_size: u32) -> RoutingRecord {
+    RoutingRecord {
+        pool,
+        outcome: outcome(route),
+        queue_entered_at_ms: route.queued.then(|| route.asked.as_ms()),
+        released_at_ms: route.sent.map(SimTime::as_ms),
+        queue_wait_ms: wait_ms(route),
+        logical_worker_id: route.target.map(|target| target.worker),
+        scheduler_id: route.target.map(|target| target.worker),
+        dp_rank: route.target.map(|target| target.rank),
+        reported_overlap_tokens: route.overlap.map_or(0, |(selected, _)| selected * block_size),
+        selected_overlap_blocks: route.overlap.map(|(selected, _)| selected),
+        best_available_overlap_blocks: route.overlap.map(|(_, best)| best),
+        overlap_regret_blocks: route.overlap.map(|(selected, best)| best.saturating_sub(selected)),
+        placement_replica_id: route.replica,
+    }
+}
+
+/// Admissions in order, numbered over all pools and in each.
+fn admissions(flight: &Flight) -> Vec<AdmissionRecord> {
+    let mut of_pool = [0; 2];
+    let record = |(ordinal, admission): (u32, &AdmissionLog)| {
+        let count = &mut of_pool[usize::from(admission.prefill)];
+        let pool_admission_ordinal = *count;
+        *count += 1;
+        AdmissionRecord {
+            admission_ordinal: ordinal,
+            pool_admission_ordinal,
+            pool: match (admission.prefill, flight.handoff.is_some()) {
+                (true, _) => "prefill",
+                (false, true) => "decode",
+                (false, false) => "aggregated",
+            },
+            at_ms: admission.at.as_ms(),
+            reused_input_tokens: admission.reused,
+            is_readmission: admission.again,
+        }
+    };
+    (0..).zip(&flight.admitted).map(record).collect()
 }
 
 /// A name of the usual form for a request.

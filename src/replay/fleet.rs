@@ -1,8 +1,11 @@
 //! Workers in virtual time: each a group of ranks whose passes begin and end together.
 
-use crate::engine::{self, Engine, EngineConfig, EngineKind, Fidelity, OutputDetail, Pass, PreemptionMode};
-use crate::types::{EngineRequest, SimTime};
+use std::collections::VecDeque;
 
+use crate::engine::{self, Engine, EngineConfig, EngineKind, Fidelity, OutputDetail, Pass, PreemptionMode};
+use crate::types::SimTime;
+
+use super::planner::ForwardMetrics;
 use super::timeline::Timeline;
 
 /// What a rank does in the pass under way.
@@ -24,6 +27,10 @@ pub(crate) struct Rank {
     pub(crate) line: Timeline,
     /// Requests that wait for a token after a preemption.
     pub(crate) interrupted: usize,
+    /// Latest pass since the last tick of a planner, where one watches.
+    pub(crate) latest: Option<ForwardMetrics>,
+    /// Since when the rank has been silent, as far as the planner was told.
+    pub(crate) silent_since: SimTime,
 }
 
 /// One worker.
@@ -37,6 +44,25 @@ pub(crate) struct Worker {
     pub(crate) quiet: bool,
     /// Every token is measured on its own.
     exact: bool,
+    /// Every pass is looked at.
+    watched: bool,
+    /// Begin of the pass under way.
+    pub(crate) started: SimTime,
+    /// Requests that it was given and that have not left it.
+    pub(crate) assigned: usize,
+    /// Commands of handoffs that wait for the end of the pass, with the order in which they were given.
+    pub(crate) commands: VecDeque<(u64, Command)>,
+}
+
+/// A command of a handoff that an engine takes between passes only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Command {
+    /// The KV of this request has arrived.
+    Activate(u64),
+    /// The KV of this request is no longer needed.
+    Release(u64),
+    /// Room for this request, asked for at this time (Dynamo 1.4.2; later releases are asked at any time).
+    Reserve(u64, SimTime),
 }
 
 /// Whether each request that has its first token gets one in every later pass until it ends or is preempted. Where that
@@ -57,7 +83,12 @@ fn tokens_follow_passes(config: &EngineConfig) -> bool {
 
 impl Worker {
     /// Worker number `index` of a fleet.
-    pub(crate) fn new(config: &EngineConfig, index: u64, ranks: u32) -> Result<Self, engine::ConfigError> {
+    pub(crate) fn new(
+        config: &EngineConfig,
+        index: u64,
+        ranks: u32,
+        now: SimTime,
+    ) -> Result<Self, engine::ConfigError> {
         let exact = !tokens_follow_passes(config);
         let config = EngineConfig {
             data_parallel_size: ranks,
@@ -76,6 +107,8 @@ impl Worker {
                 doing: Doing::Nothing,
                 line: Timeline::default(),
                 interrupted: 0,
+                latest: None,
+                silent_since: now,
             })
         };
         Ok(Self {
@@ -84,24 +117,34 @@ impl Worker {
             listed: false,
             quiet: false,
             exact,
+            watched: false,
+            started: now,
+            assigned: 0,
+            commands: VecDeque::new(),
         })
+    }
+
+    /// Has every pass looked at. Only before the first one.
+    pub(crate) fn watch(&mut self) {
+        self.watched = true;
+    }
+
+    /// Whether it has nothing to do and nothing to wait for.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        !self.busy && !self.listed && self.assigned == 0
     }
 
     pub(crate) fn is_exact(&self) -> bool {
         self.exact
     }
 
-    /// Hands a request to a rank.
-    pub(crate) fn submit(&mut self, rank: u32, request: EngineRequest, now: SimTime) -> Result<(), engine::Rejected> {
-        self.ranks[rank as usize].engine.submit(request, now)
-    }
-
     /// Starts the next pass; its end, or `None` without work.
     pub(crate) fn start(&mut self, now: SimTime) -> Option<SimTime> {
         let mut ends_at = None;
+        self.started = now;
         self.quiet = true;
         for rank in &mut self.ranks {
-            let quiet_end = if self.exact || rank.interrupted > 0 {
+            let quiet_end = if self.exact || self.watched || rank.interrupted > 0 {
                 None
             } else {
                 rank.engine.step_quiet(now)

@@ -3,6 +3,7 @@
 use crate::router::Target;
 use crate::types::SimTime;
 
+use super::record::Terminal;
 use super::source::Turn;
 
 /// One request in flight.
@@ -12,10 +13,8 @@ pub(crate) struct Flight {
     /// When latencies start to count.
     pub(crate) arrival: SimTime,
     pub(crate) dispatched: Option<SimTime>,
-    pub(crate) target: Option<Target>,
-    /// Overlap of the chosen target and the best one, blocks.
-    pub(crate) overlap: Option<(u32, u32)>,
-    pub(crate) queued: bool,
+    /// Way to the worker that answers.
+    pub(crate) route: RouteLog,
     pub(crate) first_admit: Option<SimTime>,
     pub(crate) first_token: Option<SimTime>,
     pub(crate) second_token: Option<SimTime>,
@@ -24,12 +23,62 @@ pub(crate) struct Flight {
     pub(crate) reused: u32,
     pub(crate) first_reused: u32,
     pub(crate) admissions: u32,
+    /// Each admission, where records are kept.
+    pub(crate) admitted: Vec<AdmissionLog>,
     /// Pass at whose end the stretch of tokens under way began.
     pub(crate) stretch: Option<u64>,
     /// Stretches that a preemption ended, first and last pass.
     pub(crate) stretches: Vec<(u64, u64)>,
     /// Gaps that no stretch covers, ns.
     pub(crate) gaps: Vec<u64>,
+    /// The way through a disaggregated fleet.
+    pub(crate) handoff: Option<Box<Handoff>>,
+}
+
+/// Way from a router to a worker.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct RouteLog {
+    /// When the router was asked.
+    pub(crate) asked: SimTime,
+    /// Whether it waited there.
+    pub(crate) queued: bool,
+    /// When it was sent on.
+    pub(crate) sent: Option<SimTime>,
+    pub(crate) target: Option<Target>,
+    /// Overlap of the chosen target and the best one, blocks.
+    pub(crate) overlap: Option<(u32, u32)>,
+    /// Router that decided.
+    pub(crate) replica: u32,
+}
+
+/// One admission to a running batch.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AdmissionLog {
+    pub(crate) at: SimTime,
+    /// On the prefill side of a disaggregated fleet.
+    pub(crate) prefill: bool,
+    pub(crate) reused: u32,
+    pub(crate) again: bool,
+}
+
+/// Progress of a request through a disaggregated fleet.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Handoff {
+    /// Way to the prefill worker.
+    pub(crate) route: RouteLog,
+    pub(crate) prefill_admit: Option<SimTime>,
+    pub(crate) source_held: Option<SimTime>,
+    pub(crate) destination_reserved: Option<SimTime>,
+    pub(crate) destination_activated: Option<SimTime>,
+    pub(crate) decode_admit: Option<SimTime>,
+    pub(crate) source_released: Option<SimTime>,
+    pub(crate) decode_reused: Option<u32>,
+    /// Prompt tokens that the source holds.
+    pub(crate) held_tokens: Option<u32>,
+    /// Tokens that the destination lacks.
+    pub(crate) missing_tokens: Option<u32>,
+    /// How and when it ended, while its source is still held.
+    pub(crate) over: Option<(Terminal, SimTime)>,
 }
 
 impl Flight {
@@ -37,9 +86,7 @@ impl Flight {
         Self {
             arrival,
             dispatched: None,
-            target: None,
-            overlap: None,
-            queued: false,
+            route: RouteLog::default(),
             first_admit: None,
             first_token: None,
             second_token: None,
@@ -48,9 +95,11 @@ impl Flight {
             reused: 0,
             first_reused: 0,
             admissions: 0,
+            admitted: Vec::new(),
             stretch: None,
             stretches: Vec::new(),
             gaps: Vec::new(),
+            handoff: None,
             turn,
         }
     }

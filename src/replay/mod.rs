@@ -18,6 +18,7 @@ mod fleet;
 mod flight;
 mod harness;
 mod html;
+mod planner;
 mod prompt;
 mod record;
 mod report;
@@ -34,10 +35,13 @@ pub mod trace;
 
 pub use agentic::{AgenticRequest, AgenticSource, Dependency, GraphError, GraphOrigin, GraphSummary, Trigger};
 pub use curves::Curves;
-pub use harness::{Control, FleetSpec, Harness, Progress, ReplayError, RouterSpec};
+pub use harness::{Control, FleetSpec, Harness, PoolSpec, PrefillSpec, Progress, ReplayError, RouterSpec};
 pub use html::{NamedReport, render as render_html};
+pub use planner::{
+    Decision, ForwardMetrics, Planner, PlannerError, ScalingEvent, ScalingLog, Script, Snapshot, Traffic,
+};
 pub use prompt::PromptStore;
-pub use record::{RequestRecord, Terminal};
+pub use record::{AdmissionRecord, RequestRecord, RoutingRecord, Terminal};
 pub use report::{Goodput, Report, Sla, TokenGaps};
 pub use sessions::{Load, SessionSource, SessionTrace, TurnSpec};
 pub use source::{Source, Trajectory, Turn};

@@ -55,7 +55,48 @@ pub struct RequestRecord {
     pub route_queue_wait_ms: f64,
     pub selected_overlap_blocks: Option<u32>,
     pub best_available_overlap_blocks: Option<u32>,
+    /// One entry per pool.
+    pub routing_history: Vec<RoutingRecord>,
+    pub admission_history: Vec<AdmissionRecord>,
     pub admission_count: u32,
     pub readmission_count: u32,
+    /// Always empty: no replay of ours puts requests under pressure from outside.
+    pub pressure_record_ordinals: Vec<u32>,
     pub terminal_status: Terminal,
+}
+
+/// Way through one router.
+#[allow(missing_docs)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RoutingRecord {
+    /// `aggregated`, `prefill` or `decode`.
+    pub pool: &'static str,
+    /// `immediate` or `queued`.
+    pub outcome: &'static str,
+    pub queue_entered_at_ms: Option<f64>,
+    pub released_at_ms: Option<f64>,
+    pub queue_wait_ms: f64,
+    pub logical_worker_id: Option<u32>,
+    pub scheduler_id: Option<u32>,
+    pub dp_rank: Option<u32>,
+    pub reported_overlap_tokens: u32,
+    pub selected_overlap_blocks: Option<u32>,
+    pub best_available_overlap_blocks: Option<u32>,
+    pub overlap_regret_blocks: Option<u32>,
+    pub placement_replica_id: u32,
+}
+
+/// One admission to a running batch.
+#[allow(missing_docs)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct AdmissionRecord {
+    pub admission_ordinal: u32,
+    /// Among those of its pool.
+    pub pool_admission_ordinal: u32,
+    /// `aggregated`, `prefill` or `decode`.
+    pub pool: &'static str,
+    pub at_ms: f64,
+    pub reused_input_tokens: u32,
+    /// After a preemption.
+    pub is_readmission: bool,
 }

@@ -7,6 +7,7 @@ use crate::types::SimTime;
 use super::agentic::GraphSummary;
 use super::collector::Collector;
 use super::curves::Curves;
+use super::planner::ScalingLog;
 use super::record::RequestRecord;
 use super::source::Trajectory;
 use super::stats::Summary;
@@ -85,6 +86,8 @@ pub struct Report {
     pub curves: Option<Curves>,
     /// Gaps between tokens up to p99.9.
     pub token_gaps: TokenGaps,
+    /// What a policy that scales did.
+    pub scaling: Option<ScalingLog>,
     /// Whether the run was cut short before all requests had ended.
     pub partial: bool,
     /// One record per request, where wanted.
@@ -109,13 +112,11 @@ pub struct Goodput {
     pub output_tokens: u64,
 }
 
-/// Shape of the fleet, for the report.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct FleetSize {
-    pub(crate) workers: u32,
-    pub(crate) gpus_per_worker: u32,
-    /// When the clock stopped.
-    pub(crate) ended_at: SimTime,
+/// What each side of the fleet cost: worker time in s and GPUs of a worker; aggregated workers count as decode.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct FleetUse {
+    pub(crate) prefill: (f64, u32),
+    pub(crate) decode: (f64, u32),
 }
 
 #[allow(clippy::cast_precision_loss)]
@@ -127,8 +128,9 @@ impl Report {
     pub(crate) fn new(
         mut collected: Collector,
         sla: Sla,
-        fleet: FleetSize,
+        used: FleetUse,
         trajectories: Option<Vec<Trajectory>>,
+        scaling: Option<ScalingLog>,
         partial: bool,
     ) -> Self {
         let records = collected.take_records();
@@ -168,13 +170,14 @@ impl Report {
                 ratio(collected.first_reused, collected.input_tokens),
             ),
             committed_prefill_tokens: collected.prefilled,
-            prefill_worker_seconds: 0.0,
-            decode_worker_seconds: f64::from(fleet.workers) * fleet.ended_at.as_ms() / 1e3,
-            gpus_per_worker: (0, fleet.gpus_per_worker),
+            prefill_worker_seconds: used.prefill.0,
+            decode_worker_seconds: used.decode.0,
+            gpus_per_worker: (used.prefill.1, used.decode.1),
             trajectories,
             graph: None,
             curves,
             token_gaps,
+            scaling,
             partial,
             records,
         }

@@ -128,7 +128,7 @@ impl Series {
                 self.output.point(bucket(last), later);
             }
         }
-        if let Some(target) = flight.target {
+        if let Some(target) = flight.route.target {
             let row = target.worker as usize % WORKER_ROWS;
             if self.workers.len() <= row {
                 self.workers.resize_with(row + 1, Track::default);
@@ -218,7 +218,7 @@ mod tests {
         flight.last_token = SimTime(last);
         flight.tokens = 5;
         flight.first_reused = 4;
-        flight.target = Some(Target { worker, rank: 0 });
+        flight.route.target = Some(Target { worker, rank: 0 });
         flight
     }
 

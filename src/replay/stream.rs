@@ -211,9 +211,10 @@ mod tests {
     use std::io::{self, BufReader, Read};
 
     use crate::engine::EngineConfig;
+    use crate::router::{PolicyProfile, RouterConfig};
 
     use super::super::trace::{Lines, MooncakeOptions, read_mooncake};
-    use super::super::{Control, FleetSpec, Harness, Report, RouterSpec, SessionSource};
+    use super::super::{Control, FleetSpec, Harness, PoolSpec, Report, RouterSpec, SessionSource};
     use super::*;
 
     const OPTIONS: MooncakeOptions = MooncakeOptions {
@@ -268,21 +269,28 @@ mod tests {
 
     fn replay(source: &mut dyn Source) -> Report {
         let fleet = FleetSpec {
-            engine: EngineConfig {
-                block_size: 4,
-                ..EngineConfig::default()
+            serving: PoolSpec {
+                engine: EngineConfig {
+                    block_size: 4,
+                    ..EngineConfig::default()
+                },
+                workers: 2,
+                dp_size: 1,
+                gpus_per_worker: 1,
+                startup: std::time::Duration::ZERO,
             },
-            workers: 2,
-            dp_size: 1,
-            gpus_per_worker: 1,
+            prefill: None,
             events_at_start: false,
         };
+        let config = RouterConfig::default();
         let router = RouterSpec::Kv {
-            config: Box::default(),
+            policy: Box::new(PolicyProfile::of_config(&config)),
+            config: Box::new(config),
             seed: 1,
             event_lag: std::time::Duration::ZERO,
+            replicas: 1,
         };
-        let harness = Harness::new(&fleet, router).unwrap().with_records();
+        let harness = Harness::new(fleet, &router).unwrap().with_records();
         harness.run(source, |_| Control::Continue).unwrap()
     }
 

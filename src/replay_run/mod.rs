@@ -7,6 +7,8 @@ mod graphs;
 mod mooncake;
 mod output;
 mod plan;
+mod planner;
+mod pools;
 mod progress;
 mod workload;
 

@@ -1,5 +1,6 @@
 //! Terminal and files.
 
+use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -52,8 +53,9 @@ pub fn run(args: &ReplayArgs) -> Result<(), RunError> {
         write_html(html, &args.html_compare, &path, summary)?;
     }
     let shown = format!(
-        "{}Token Gap p50, p99, p99.9, max (ms): {:.2}, {:.2}, {:.2}, {:.2}\nWall Time (ms): {wall_ms:.2}\nPrefix Cache Reused Ratio: {:.4}\nFirst Admission Prefix Cache Reused Ratio: \
+        "{}{}Token Gap p50, p99, p99.9, max (ms): {:.2}, {:.2}, {:.2}, {:.2}\nWall Time (ms): {wall_ms:.2}\nPrefix Cache Reused Ratio: {:.4}\nFirst Admission Prefix Cache Reused Ratio: \
          {:.4}\nSaved full report to: {}\n",
+        scaling(&report),
         render_table(&report),
         report.itl.median,
         report.itl.p99,
@@ -66,6 +68,26 @@ pub fn run(args: &ReplayArgs) -> Result<(), RunError> {
     let mut stdout = std::io::stdout().lock();
     let printed = stdout.write_all(shown.as_bytes()).and_then(|()| stdout.flush());
     printed.map_err(|error| RunError::Write("standard output".into(), error))
+}
+
+/// What a policy that scales did, event by event.
+fn scaling(report: &Report) -> String {
+    let Some(log) = &report.scaling else {
+        return String::new();
+    };
+    let mut text = String::from("Scaling events:\n");
+    for event in &log.events {
+        let way = if event.to > event.from {
+            "scale_up"
+        } else {
+            "scale_down"
+        };
+        let (seconds, pool, from, to) = (event.at_ms / 1e3, event.pool, event.from, event.to);
+        // Writing to a text cannot fail.
+        let _ = writeln!(text, "  t={seconds:.1}s [{pool}]: {from} -> {to} workers ({way})");
+    }
+    let _ = writeln!(text, "Planner ticks: {}", log.ticks);
+    text
 }
 
 /// The page of this run and those that it is compared with, which come first.

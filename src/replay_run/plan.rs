@@ -1,26 +1,28 @@
 //! Flags checked and turned into fleet, router and workload.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::cli::{ReplayArgs, ReplayMode, RouterMode, TraceFormat};
-use crate::config::EngineDocument;
-use crate::engine::{EngineKind, Semantics, WorkerRole};
-use crate::replay::{Arrivals, FleetSpec, Harness, RouterSpec, Sla, Source, SyntheticSpec};
-use crate::router::{QueuePolicy, RouterConfig};
+use crate::replay::{Arrivals, Harness, RouterSpec, Sla, Source, SyntheticSpec};
+use crate::router::{PolicyProfile, QueuePolicy, RouterConfig};
 
 use super::RunError;
+use super::planner;
+use super::pools::Pools;
 
 /// A checked replay.
 pub(super) struct Plan {
-    engine: EngineDocument,
+    pools: Pools,
     router: RouterConfig,
+    policy: PolicyProfile,
 }
 
-fn usage<T>(what: impl Into<String>) -> Result<T, RunError> {
+pub(super) fn usage<T>(what: impl Into<String>) -> Result<T, RunError> {
     Err(RunError::Usage(what.into()))
 }
 
-fn invalid<T>(what: impl Into<String>) -> Result<T, RunError> {
+pub(super) fn invalid<T>(what: impl Into<String>) -> Result<T, RunError> {
     Err(RunError::Invalid(what.into()))
 }
 
@@ -30,36 +32,32 @@ impl Plan {
         check_workload(args)?;
         check_aic(args)?;
         check_values(args)?;
-        let engine = engines(args)?;
+        let pools = Pools::new(args)?;
         let mut router = match &args.router_config {
             Some(json) => RouterConfig::parse(json)?,
             None => RouterConfig::default(),
         };
-        if let Some(policy) = &engine.router_queue_policy {
+        if let Some(policy) = pools.queue_policy() {
             router.router_queue_policy = queue_policy(policy)?;
         }
-        check_reach(args, &engine, &router)?;
-        Ok(Self { engine, router })
+        check_reach(args, &pools)?;
+        let policy = policy_profile(args, &router)?;
+        Ok(Self { pools, router, policy })
     }
 
     /// The fleet with its router.
     pub(super) fn harness(&self, args: &ReplayArgs) -> Result<Harness, RunError> {
-        let fleet = FleetSpec {
-            engine: self.engine.engine.clone(),
-            workers: args.num_workers,
-            dp_size: self.engine.data_parallel_size,
-            gpus_per_worker: self.engine.data_parallel_size,
-            events_at_start: args.semantics == Semantics::V1_4_2 && self.engine.engine.kind == EngineKind::Vllm,
-        };
         let router = match args.router_mode {
             RouterMode::RoundRobin => RouterSpec::RoundRobin,
             RouterMode::KvRouter => RouterSpec::Kv {
                 config: Box::new(self.router.clone()),
+                policy: Box::new(self.policy.clone()),
                 seed: args.seed,
                 event_lag: Duration::try_from_secs_f64(args.kv_event_lag_ms / 1e3).unwrap_or_default(),
+                replicas: args.router_replicas,
             },
         };
-        let mut harness = Harness::new(&fleet, router)?.with_sla(Sla {
+        let mut harness = Harness::new(self.pools.fleet(args, self.plays_sessions(args)), &router)?.with_sla(Sla {
             ttft_ms: args.sla_ttft_ms,
             itl_ms: args.sla_itl_ms,
             e2e_ms: args.sla_e2e_ms,
@@ -70,10 +68,18 @@ impl Plan {
         if args.html.is_some() {
             harness = harness.with_curves();
         }
+        if let Some(config) = &args.planner_config {
+            harness = harness.with_planner(planner::build(config, args.planner_log.as_deref())?)?;
+        }
         if let Some(seconds) = args.max_sim_time_seconds.filter(|_| !is_graph(args.trace_format)) {
             harness = harness.with_max_sim_time(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX));
         }
         Ok(harness)
+    }
+
+    /// Whether the workload is one of sessions, as traces and all but the simplest synthetic loads are.
+    fn plays_sessions(&self, args: &ReplayArgs) -> bool {
+        !args.trace_files.is_empty() || !self.synthetic(args).is_simple()
     }
 
     /// The workload.
@@ -103,7 +109,7 @@ impl Plan {
             prefix_groups: args.num_prefix_groups,
             inter_turn_delay_ms: args.inter_turn_delay_ms,
             speedup: args.arrival_speedup_ratio,
-            block_size: self.engine.engine.block_size,
+            block_size: self.pools.block_size(),
         }
     }
 }
@@ -237,6 +243,9 @@ fn check_aic(args: &ReplayArgs) -> Result<(), RunError> {
 
 /// Single values.
 fn check_values(args: &ReplayArgs) -> Result<(), RunError> {
+    if args.router_replicas == 0 {
+        return invalid("--router-replicas is 0, expected at least 1");
+    }
     if args.replay_concurrency == Some(0) {
         return invalid("--replay-concurrency is 0, expected at least 1");
     }
@@ -267,120 +276,33 @@ fn check_values(args: &ReplayArgs) -> Result<(), RunError> {
     Ok(())
 }
 
-/// Engine arguments of one flag, with the timing rules of the wanted release.
-fn read(args: &ReplayArgs, flag: &'static str, document: Option<&str>) -> Result<EngineDocument, RunError> {
-    let read = EngineDocument::read(flag, document.unwrap_or("{}"));
-    let mut document = read.map_err(|error| RunError::Invalid(error.to_string()))?;
-    document.engine.semantics = args.semantics;
-    let checked = document.engine.validate();
-    checked.map_err(|error| RunError::Invalid(format!("{flag}: {error}")))?;
-    Ok(document)
-}
-
-/// The engine of an aggregated fleet, after the checks of a disaggregated one.
-fn engines(args: &ReplayArgs) -> Result<EngineDocument, RunError> {
-    let staged = (args.prefill_engine_args.as_deref(), args.decode_engine_args.as_deref());
-    let staged = match staged {
-        (None, None) => None,
-        _ if args.extra_engine_args.is_some() => {
-            return invalid("--extra-engine-args and --prefill-engine-args, --decode-engine-args exclude each other");
-        }
-        (Some(prefill), Some(decode)) => Some((prefill, decode)),
-        _ => return invalid("--prefill-engine-args and --decode-engine-args need each other"),
-    };
-    let Some((prefill, decode)) = staged else {
-        if args.num_prefill_workers != 1 || args.num_decode_workers != 1 {
-            return invalid(
-                "--num-prefill-workers and --num-decode-workers are for disaggregated fleets; use --num-workers",
-            );
-        }
-        if args.num_workers == 0 {
-            return invalid("--num-workers is 0, expected at least 1");
-        }
-        let engine = read(args, "--extra-engine-args", args.extra_engine_args.as_deref())?;
-        if engine.engine.role != WorkerRole::Aggregated {
-            return invalid(format!(
-                "--extra-engine-args: worker_type is {:?}, expected aggregated",
-                engine.engine.role
-            ));
-        }
-        return Ok(engine);
-    };
-    let prefill = read(args, "--prefill-engine-args", Some(prefill))?;
-    let decode = read(args, "--decode-engine-args", Some(decode))?;
-    check_staged(args, &prefill, &decode)?;
-    invalid("disaggregated pools are not replayed by this build; use --extra-engine-args and --num-workers")
-}
-
-fn check_staged(args: &ReplayArgs, prefill: &EngineDocument, decode: &EngineDocument) -> Result<(), RunError> {
-    if args.num_workers != 1 {
-        return invalid("--num-workers is for aggregated fleets; use --num-prefill-workers and --num-decode-workers");
-    }
-    if args.num_prefill_workers == 0 || args.num_decode_workers == 0 {
-        return invalid("--num-prefill-workers and --num-decode-workers must be at least 1");
-    }
-    for (flag, side, wanted) in [
-        ("--prefill-engine-args", prefill, WorkerRole::Prefill),
-        ("--decode-engine-args", decode, WorkerRole::Decode),
-    ] {
-        if side.engine.role != wanted {
-            let found = side.engine.role;
-            return invalid(format!("{flag}: worker_type is {found:?}, expected {wanted:?}"));
-        }
-    }
-    if prefill.engine.block_size != decode.engine.block_size {
-        let (left, right) = (prefill.engine.block_size, decode.engine.block_size);
-        return invalid(format!(
-            "block_size differs between prefill and decode engines: {left} and {right}"
-        ));
-    }
-    if prefill.engine.kind != decode.engine.kind {
-        let (left, right) = (prefill.engine.kind, decode.engine.kind);
-        return invalid(format!(
-            "engine_type differs between prefill and decode engines: {left:?} and {right:?}"
-        ));
-    }
-    if prefill.engine.kind == EngineKind::Trtllm {
-        return invalid("disaggregated replay does not work with engine_type trtllm");
-    }
-    if (prefill.data_parallel_size, decode.data_parallel_size) != (1, 1) {
-        let (left, right) = (prefill.data_parallel_size, decode.data_parallel_size);
-        return invalid(format!(
-            "disaggregated replay needs dp_size 1 on both sides, got {left} and {right}"
-        ));
-    }
-    if args.replay_mode == ReplayMode::Online {
-        return invalid("disaggregated replay works with --replay-mode offline only");
-    }
-    match args.trace_format {
-        TraceFormat::AgenticMooncake | TraceFormat::Weka => {
-            invalid("a trace of request graphs needs an aggregated fleet")
-        }
-        TraceFormat::MooncakeDelta => invalid("--trace-format mooncake-delta needs an aggregated fleet"),
-        TraceFormat::Mooncake | TraceFormat::AppliedComputeAgentic | TraceFormat::Dynamo => Ok(()),
-    }
-}
-
 /// Reads the name of a queue policy.
 fn queue_policy(name: &str) -> Result<QueuePolicy, RunError> {
     serde_json::from_value(name.into())
         .map_err(|error| RunError::Invalid(format!("router_queue_policy in the engine arguments: {error}")))
 }
 
+/// Policy classes of the router's queue: the file of the flag or the environment, else that of the configuration.
+fn policy_profile(args: &ReplayArgs, router: &RouterConfig) -> Result<PolicyProfile, RunError> {
+    let given = args.router_policy_config.clone();
+    let given = given.or_else(|| std::env::var_os("DYN_ROUTER_POLICY_CONFIG").map(PathBuf::from));
+    let Some(path) = given.or_else(|| router.router_policy_config.as_ref().map(PathBuf::from)) else {
+        return Ok(PolicyProfile::of_config(router));
+    };
+    let read = std::fs::read_to_string(&path);
+    let text = read.map_err(|error| RunError::Invalid(format!("router policy file {}: {error}", path.display())))?;
+    Ok(PolicyProfile::parse(&text, args.model_name.as_deref(), router)?)
+}
+
 /// What this build does not do, said before any work.
-fn check_reach(args: &ReplayArgs, engine: &EngineDocument, router: &RouterConfig) -> Result<(), RunError> {
-    if args.router_mode == RouterMode::KvRouter && args.num_workers.saturating_mul(engine.data_parallel_size) < 2 {
+fn check_reach(args: &ReplayArgs, pools: &Pools) -> Result<(), RunError> {
+    let one_target = !pools.is_disaggregated() && args.num_workers.saturating_mul(pools.dp_size()) < 2;
+    if args.router_mode == RouterMode::KvRouter && one_target && args.planner_config.is_none() {
         return Err(crate::replay::ReplayError::OneTarget.into());
     }
-    let environment = std::env::var_os("DYN_ROUTER_POLICY_CONFIG").is_some();
     let asked = [
         ("--replay-mode online", args.replay_mode == ReplayMode::Online),
-        ("--planner-config", args.planner_config.is_some()),
         ("--aic-backend (the router's prefill model)", args.aic_backend.is_some()),
-        (
-            "a router policy file",
-            args.router_policy_config.is_some() || router.router_policy_config.is_some() || environment,
-        ),
     ];
     match asked.iter().find(|(_, asked)| *asked) {
         Some((what, _)) => invalid(format!("{what} is not available in this build; leave it out")),

@@ -53,10 +53,12 @@ pub struct RouterConfig {
     pub router_track_output_blocks: bool,
     pub router_assume_kv_reuse: bool,
     pub router_track_prefill_tokens: bool,
-    pub router_tracking_hash: Option<String>,
+    pub router_tracking_hash: TrackingHash,
     pub router_tracking_key_file: Option<String>,
     pub router_tracking_key_id: Option<String>,
     pub router_prefill_load_model: PrefillLoadModel,
+    pub router_snapshot_threshold: Option<u32>,
+    pub router_reset_states: bool,
     /// Share of `max_num_batched_tokens` above which a target is busy; `None`: nothing waits in the router.
     pub router_queue_threshold: Option<f64>,
     pub router_queue_policy: QueuePolicy,
@@ -76,6 +78,18 @@ pub struct RouterConfig {
     pub conditional_disagg_prefill_busy_threshold: Option<f64>,
     pub conditional_disagg_decode_busy_threshold: Option<f64>,
     pub enable_session_prefix_index: bool,
+}
+
+/// How routers name blocks among themselves; without effect on where requests go.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+pub enum TrackingHash {
+    /// As in KV events.
+    #[default]
+    #[serde(rename = "public-xxh3-v1")]
+    Public,
+    /// With a key from a file.
+    #[serde(rename = "keyed-xxh3-v1")]
+    Keyed,
 }
 
 /// Cache that all workers share.
@@ -120,10 +134,12 @@ impl Default for RouterConfig {
             router_track_output_blocks: false,
             router_assume_kv_reuse: true,
             router_track_prefill_tokens: true,
-            router_tracking_hash: None,
+            router_tracking_hash: TrackingHash::Public,
             router_tracking_key_file: None,
             router_tracking_key_id: None,
             router_prefill_load_model: PrefillLoadModel::None,
+            router_snapshot_threshold: None,
+            router_reset_states: false,
             router_queue_threshold: None,
             router_queue_policy: QueuePolicy::Fcfs,
             router_policy_config: None,
@@ -152,6 +168,9 @@ pub enum ConfigError {
     /// Not JSON of the right form.
     #[error("router config: {0}")]
     Form(String),
+    /// Not a policy file.
+    #[error("router policy file: {0}")]
+    Policy(String),
     /// A number out of range.
     #[error("router config: {key} must be finite and at least 0, got {value}")]
     Negative {
@@ -160,6 +179,17 @@ pub enum ConfigError {
         /// Value.
         value: f64,
     },
+    /// A share out of range.
+    #[error("router config: {key} must be between 0 and 1, got {value}")]
+    NotAShare {
+        /// Key.
+        key: &'static str,
+        /// Value.
+        value: f64,
+    },
+    /// Two keys that exclude each other.
+    #[error("router config: {0} and {1} exclude each other")]
+    Conflict(&'static str, &'static str),
     /// A key that needs another one.
     #[error("router config: {key} needs {needs}")]
     Needs {
@@ -168,6 +198,20 @@ pub enum ConfigError {
         /// What has to be on.
         needs: &'static str,
     },
+}
+
+impl ConfigError {
+    /// The message of a policy file's error without its introduction.
+    pub(crate) fn policy_text(&self) -> String {
+        match self {
+            Self::Policy(text) => text.clone(),
+            Self::Form(_)
+            | Self::Negative { .. }
+            | Self::NotAShare { .. }
+            | Self::Conflict(..)
+            | Self::Needs { .. } => self.to_string(),
+        }
+    }
 }
 
 impl RouterConfig {
@@ -187,25 +231,105 @@ impl RouterConfig {
                 self.overlap_score_credit = 0.0;
             }
         }
+        self.check_numbers()?;
+        if self.use_remote_indexer && self.serve_indexer {
+            return Err(ConfigError::Conflict("use_remote_indexer", "serve_indexer"));
+        }
+        // A shared cache counts half unless it is said otherwise.
+        if self.shared_cache_type == SharedCache::Hicache {
+            self.shared_cache_multiplier = self.shared_cache_multiplier.or(Some(0.5));
+        }
+        match self.missing() {
+            Some((key, needs)) => Err(ConfigError::Needs { key, needs }),
+            None => Ok(self),
+        }
+    }
+
+    fn check_numbers(&self) -> Result<(), ConfigError> {
         let numbers = [
             ("overlap_score_credit", Some(self.overlap_score_credit)),
             ("overlap_score_credit_decay", Some(self.overlap_score_credit_decay)),
             ("prefill_load_scale", Some(self.prefill_load_scale)),
             ("decode_active_request_weight", Some(self.decode_active_request_weight)),
-            ("host_cache_hit_weight", Some(self.host_cache_hit_weight)),
-            ("disk_cache_hit_weight", Some(self.disk_cache_hit_weight)),
             ("router_temperature", Some(self.router_temperature)),
             ("router_queue_threshold", self.router_queue_threshold),
-            ("shared_cache_multiplier", self.shared_cache_multiplier),
             ("router_predicted_ttl_secs", self.router_predicted_ttl_secs),
             ("router_ttl_secs", Some(self.router_ttl_secs)),
+            (
+                "conditional_disagg_prefill_busy_threshold",
+                self.conditional_disagg_prefill_busy_threshold,
+            ),
+            (
+                "conditional_disagg_decode_busy_threshold",
+                self.conditional_disagg_decode_busy_threshold,
+            ),
         ];
         for (key, value) in numbers {
             if let Some(value) = value.filter(|value| !value.is_finite() || *value < 0.0) {
                 return Err(ConfigError::Negative { key, value });
             }
         }
+        let shares = [
+            ("host_cache_hit_weight", Some(self.host_cache_hit_weight)),
+            ("disk_cache_hit_weight", Some(self.disk_cache_hit_weight)),
+            ("shared_cache_multiplier", self.shared_cache_multiplier),
+            (
+                "conditional_disagg_eff_isl_ratio_threshold",
+                Some(self.conditional_disagg_eff_isl_ratio_threshold),
+            ),
+        ];
+        for (key, value) in shares {
+            if let Some(value) = value.filter(|value| !(0.0..=1.0).contains(value)) {
+                return Err(ConfigError::NotAShare { key, value });
+            }
+        }
+        if self.router_event_threads == 0 {
+            return Err(ConfigError::Form("router_event_threads must be at least 1".into()));
+        }
+        Ok(())
+    }
+
+    /// A key that needs another one which is not there.
+    fn missing(&self) -> Option<(&'static str, &'static str)> {
+        let keyed = self.router_tracking_hash == TrackingHash::Keyed;
+        let key_file = self
+            .router_tracking_key_file
+            .as_deref()
+            .is_some_and(|file| !file.is_empty());
+        let key_id = self.router_tracking_key_id.as_deref().is_some_and(|id| !id.is_empty());
+        let load_bound = self.conditional_disagg_enabled
+            && match self.conditional_disagg_policy {
+                ConditionalDisagg::IslBounding => false,
+                ConditionalDisagg::PrefillLoad | ConditionalDisagg::IslOrLoad => true,
+            };
+        let no_threshold =
+            self.conditional_disagg_prefill_busy_threshold.is_none() && self.router_queue_threshold.is_none();
         let rules = [
+            (
+                keyed && !key_file,
+                "router_tracking_hash keyed-xxh3-v1",
+                "router_tracking_key_file",
+            ),
+            (
+                keyed && !key_id,
+                "router_tracking_hash keyed-xxh3-v1",
+                "router_tracking_key_id",
+            ),
+            (
+                !keyed && (self.router_tracking_key_file.is_some() || self.router_tracking_key_id.is_some()),
+                "router_tracking_key_file or router_tracking_key_id",
+                "router_tracking_hash keyed-xxh3-v1",
+            ),
+            (
+                load_bound && no_threshold,
+                "conditional_disagg_policy",
+                "conditional_disagg_prefill_busy_threshold or router_queue_threshold",
+            ),
+            (
+                self.enable_session_prefix_index && !self.use_kv_events,
+                "enable_session_prefix_index",
+                "use_kv_events",
+            ),
             (
                 self.router_track_output_blocks && !self.router_track_active_blocks,
                 "router_track_output_blocks",
@@ -222,10 +346,8 @@ impl RouterConfig {
                 "use_kv_events",
             ),
         ];
-        match rules.into_iter().find(|(broken, ..)| *broken) {
-            Some((_, key, needs)) => Err(ConfigError::Needs { key, needs }),
-            None => Ok(self),
-        }
+        let broken = rules.into_iter().find(|(broken, ..)| *broken);
+        broken.map(|(_, key, needs)| (key, needs))
     }
 }
 
@@ -258,6 +380,31 @@ mod tests {
             needs: "router_track_active_blocks",
         };
         assert_eq!(error, Err(expected));
-        assert!(RouterConfig::parse(r#"{"router_temperature":-1}"#).is_err());
+        // Each of these is refused by release 1.6.1 too.
+        for refused in [
+            r#"{"router_temperature":-1}"#,
+            r#"{"router_temperature":null}"#,
+            r#"{"router_tracking_hash":"keyed-xxh3-v1"}"#,
+            r#"{"router_tracking_hash":"keyed-xxh3-v1","router_tracking_key_file":"k"}"#,
+            r#"{"router_tracking_key_file":"k"}"#,
+            r#"{"router_ttl_secs":-1}"#,
+            r#"{"router_event_threads":0}"#,
+            r#"{"shared_cache_multiplier":2}"#,
+            r#"{"host_cache_hit_weight":2}"#,
+            r#"{"conditional_disagg_eff_isl_ratio_threshold":2}"#,
+            r#"{"use_remote_indexer":true,"serve_indexer":true}"#,
+            r#"{"enable_session_prefix_index":true,"use_kv_events":false}"#,
+            r#"{"conditional_disagg_enabled":true,"conditional_disagg_policy":"prefill_load"}"#,
+        ] {
+            assert!(RouterConfig::parse(refused).is_err(), "{refused}");
+        }
+        for accepted in [
+            r#"{"router_reset_states":true,"router_snapshot_threshold":0}"#,
+            r#"{"conditional_disagg_enabled":true}"#,
+            r#"{"router_track_active_blocks":false,"decode_active_request_weight":1}"#,
+            r#"{"overlap_score_credit":2,"router_predicted_ttl_secs":0}"#,
+        ] {
+            assert!(RouterConfig::parse(accepted).is_ok(), "{accepted}");
+        }
     }
 }

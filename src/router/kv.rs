@@ -1,12 +1,16 @@
 //! The KV-aware router: cost of each target, choice, queue.
 
+use std::sync::Arc;
+
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use super::active::ActiveBlocks;
+use super::classes::Classes;
 use super::draws::Draws;
+use super::policy::{BusyThreshold, PolicyProfile};
 use super::prefill::PrefillLoad;
-use super::queue::{Queue, Urgency};
+use super::queue::Urgency;
 use super::{Index, RouterConfig, Target};
 use crate::types::{KvEvent, SequenceHash, SimTime};
 
@@ -23,6 +27,8 @@ pub struct Arrival {
     pub strict_priority: u32,
     /// Seconds of advantage, or weight, in the queue.
     pub priority: i32,
+    /// Class or family of the queue that the request asks for.
+    pub policy_class: Option<Arc<str>>,
     /// Modelled prefill time, ms.
     pub prefill_ms: Option<f64>,
 }
@@ -47,12 +53,40 @@ pub enum Routing {
     Now(Placement),
     /// Wait for [`KvRouter::release`].
     Queued,
+    /// There is no target and no queue to wait in.
+    Nobody,
+}
+
+/// A request that the router turns away.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RouterError {
+    /// A queue is full.
+    #[error("router policy class {class:?} queue {what} limit reached (current={current}, limit={limit})")]
+    QueueLimit {
+        /// Class.
+        class: String,
+        /// What is counted.
+        what: &'static str,
+        /// What waits.
+        current: u64,
+        /// What may wait.
+        limit: u64,
+    },
+}
+
+/// What a router books for a request that it placed; other replicas of the router may book the same.
+#[derive(Debug, Clone)]
+pub struct Booking {
+    id: u64,
+    target: Target,
+    prefill_tokens: u64,
+    prefill_ms: Option<f64>,
+    blocks: Box<[SequenceHash]>,
 }
 
 #[derive(Debug)]
 struct Seat {
     target: Target,
-    routable: bool,
     prefill: PrefillLoad,
     requests: u32,
 }
@@ -66,6 +100,8 @@ struct Waiting {
 #[derive(Debug)]
 struct Running {
     seat: usize,
+    prefill_tokens: u64,
+    prefill_ms: Option<f64>,
     blocks: Box<[SequenceHash]>,
 }
 
@@ -74,14 +110,16 @@ struct Running {
 pub struct KvRouter {
     config: RouterConfig,
     block_size: u64,
-    /// Prefill tokens above which a target is busy.
-    busy_above: Option<f64>,
+    /// Token budget of a pass, which busy thresholds may be shares of.
+    budget: f64,
     index: Index,
     active: ActiveBlocks,
     /// Numbers are never reused.
     seats: Vec<Seat>,
+    /// Seats that take requests, in the order of their targets.
+    routable: Vec<usize>,
     numbers: HashMap<Target, usize, FxBuildHasher>,
-    queue: Queue<Waiting>,
+    queue: Classes<Waiting>,
     running: HashMap<u64, Running, FxBuildHasher>,
     draws: Draws,
     overlaps: Vec<u32>,
@@ -90,20 +128,24 @@ pub struct KvRouter {
 }
 
 impl KvRouter {
-    /// A router without targets. `max_num_batched_tokens` is what the queue threshold is a share of (`None`: no limit,
-    /// and nothing is ever busy); `seed` decides ties.
-    #[allow(clippy::cast_precision_loss)]
-    pub fn new(config: RouterConfig, block_size: u32, max_num_batched_tokens: Option<u32>, seed: u64) -> Self {
-        let threshold = config.router_queue_threshold;
-        let budget = max_num_batched_tokens.map_or(f64::INFINITY, f64::from);
+    /// A router without targets. `max_num_batched_tokens` is what thresholds of the queue are shares of (`None`: no limit,
+    /// and nothing is ever busy by its share); `seed` decides ties.
+    pub fn new(
+        config: RouterConfig,
+        policy: &PolicyProfile,
+        block_size: u32,
+        max_num_batched_tokens: Option<u32>,
+        seed: u64,
+    ) -> Self {
         Self {
             block_size: u64::from(block_size.max(1)),
-            busy_above: threshold.map(|share| if share == 0.0 { 0.0 } else { share * budget }),
+            budget: max_num_batched_tokens.map_or(f64::INFINITY, f64::from),
             index: Index::new(1),
             active: ActiveBlocks::default(),
             seats: Vec::new(),
+            routable: Vec::new(),
             numbers: HashMap::default(),
-            queue: Queue::new(config.router_queue_policy),
+            queue: Classes::new(policy),
             running: HashMap::default(),
             draws: Draws::new(seed),
             overlaps: Vec::new(),
@@ -116,9 +158,10 @@ impl KvRouter {
     /// Makes a target routable. Follow with [`Self::release`].
     pub fn add(&mut self, target: Target) {
         self.numbers.insert(target, self.seats.len());
+        let before = self.routable.partition_point(|&seat| self.seats[seat].target < target);
+        self.routable.insert(before, self.seats.len());
         self.seats.push(Seat {
             target,
-            routable: true,
             prefill: PrefillLoad::default(),
             requests: 0,
         });
@@ -130,16 +173,15 @@ impl KvRouter {
 
     /// A worker gets no further requests; those it has go on.
     pub fn drain(&mut self, worker: u32) {
-        for seat in self.seats.iter_mut().filter(|seat| seat.target.worker == worker) {
-            seat.routable = false;
-        }
+        let seats = &self.seats;
+        self.routable.retain(|&seat| seats[seat].target.worker != worker);
     }
 
     /// A worker is gone with its cache.
     pub fn remove(&mut self, worker: u32) {
-        for (number, seat) in self.seats.iter_mut().enumerate() {
+        self.drain(worker);
+        for (number, seat) in self.seats.iter().enumerate() {
             if seat.target.worker == worker {
-                seat.routable = false;
                 self.index.forget(number);
             }
         }
@@ -157,47 +199,65 @@ impl KvRouter {
         self.queue.len()
     }
 
-    /// Whether every routable target is busy; without targets that is so too.
-    #[allow(clippy::cast_precision_loss)]
-    fn all_busy(&self, now: SimTime) -> bool {
-        let Some(limit) = self.busy_above else { return false };
-        let mut routable = self.seats.iter().filter(|seat| seat.routable);
-        routable.all(|seat| seat.prefill.tokens(now) as f64 > limit)
+    /// Whether every target is busy; without targets that is so too.
+    fn all_busy(&self, threshold: BusyThreshold, now: SimTime) -> bool {
+        let mut loads = self.routable.iter().map(|&seat| self.seats[seat].prefill.tokens(now));
+        loads.all(|tokens| threshold.is_busy(tokens, self.budget))
     }
 
-    /// Routes a request or queues it; `None` when there is no target and no queue to wait in.
-    pub fn arrive(&mut self, arrival: Arrival, now: SimTime) -> Option<Routing> {
+    /// Routes a request or lets it wait.
+    ///
+    /// # Errors
+    /// [`RouterError`] when the queue is full.
+    pub fn arrive(&mut self, arrival: Arrival, now: SimTime) -> Result<Routing, RouterError> {
         let mut overlaps = std::mem::take(&mut self.overlaps);
         self.index.overlaps(&arrival.blocks, &mut overlaps);
-        let wait = self.busy_above.is_some() && (!self.queue.is_empty() || self.all_busy(now));
-        let routing = if wait {
-            let best = overlaps.iter().copied().max().unwrap_or(0);
-            let urgency = Urgency {
-                strict_priority: arrival.strict_priority,
-                priority: arrival.priority,
-                arrival: now,
-                isl: arrival.isl,
-                best_cached: u64::from(best) * self.block_size,
-            };
-            let waiting = Waiting {
-                arrival,
-                overlaps: overlaps.as_slice().into(),
-            };
-            self.queue.push(urgency, waiting);
-            Some(Routing::Queued)
-        } else {
-            self.place(arrival, &overlaps, now).map(Routing::Now)
-        };
+        let routing = self.decide(arrival, &overlaps, now);
         self.overlaps = overlaps;
         routing
     }
 
+    fn decide(&mut self, arrival: Arrival, overlaps: &[u32], now: SimTime) -> Result<Routing, RouterError> {
+        let best = overlaps.iter().copied().max().unwrap_or(0);
+        let best_cached = u64::from(best) * self.block_size;
+        let wanted = arrival.policy_class.as_deref();
+        let class = self.queue.class_of(wanted, arrival.isl.saturating_sub(best_cached));
+        let busy = self.queue.rules(class).busy;
+        let wait = busy.is_set() && (self.queue.has_backlog(class) || self.all_busy(busy, now));
+        if !wait {
+            let placement = self.place(arrival, overlaps, now);
+            return Ok(placement.map_or(Routing::Nobody, Routing::Now));
+        }
+        let urgency = Urgency {
+            strict_priority: arrival.strict_priority,
+            priority: arrival.priority,
+            arrival: now,
+            isl: arrival.isl,
+            best_cached,
+        };
+        let waiting = Waiting {
+            arrival,
+            overlaps: overlaps.into(),
+        };
+        let ranks = self.routable.len() as u64;
+        self.queue.push(class, urgency, ranks, waiting)?;
+        Ok(Routing::Queued)
+    }
+
     /// The next waiting request that can go now; call until `None` after anything that may make a target less busy.
     pub fn release(&mut self, now: SimTime) -> Option<Placement> {
-        if self.queue.is_empty() || self.all_busy(now) {
+        if self.queue.len() == 0 || self.routable.is_empty() {
             return None;
         }
-        let Waiting { arrival, overlaps } = self.queue.pop()?;
+        let loads: Vec<u64> = self
+            .routable
+            .iter()
+            .map(|&seat| self.seats[seat].prefill.tokens(now))
+            .collect();
+        let budget = self.budget;
+        let Waiting { arrival, overlaps } = self
+            .queue
+            .pop(|class| !loads.iter().all(|&tokens| class.busy.is_busy(tokens, budget)))?;
         self.place(arrival, &overlaps, now)
     }
 
@@ -224,26 +284,64 @@ impl KvRouter {
         let number = self.choose()?;
         let overlap_blocks = overlaps.get(number).copied().unwrap_or(0);
         let cached = u64::from(overlap_blocks) * self.block_size;
-        let seat = &mut self.seats[number];
-        seat.requests += 1;
-        if self.config.router_track_prefill_tokens {
-            let tokens = arrival.isl.saturating_sub(cached);
-            seat.prefill.add(arrival.id, tokens, arrival.prefill_ms, now);
-        }
-        let target = seat.target;
+        let target = self.seats[number].target;
         let blocks = if self.config.router_track_active_blocks {
             self.tracked_blocks(arrival.id, arrival.blocks)
         } else {
             Box::default()
         };
-        self.active.add(number, &blocks);
-        self.running.insert(arrival.id, Running { seat: number, blocks });
+        let running = Running {
+            seat: number,
+            prefill_tokens: if self.config.router_track_prefill_tokens {
+                arrival.isl.saturating_sub(cached)
+            } else {
+                0
+            },
+            prefill_ms: arrival.prefill_ms,
+            blocks,
+        };
+        self.run(arrival.id, running, now);
         Some(Placement {
             id: arrival.id,
             target,
             overlap_blocks,
             best_overlap_blocks: overlaps.iter().copied().max().unwrap_or(0),
         })
+    }
+
+    /// Books a request at its seat.
+    fn run(&mut self, id: u64, running: Running, now: SimTime) {
+        let seat = &mut self.seats[running.seat];
+        seat.requests += 1;
+        seat.prefill.add(id, running.prefill_tokens, running.prefill_ms, now);
+        self.active.add(running.seat, &running.blocks);
+        self.running.insert(id, running);
+    }
+
+    /// What is booked for a request.
+    pub fn booking(&self, id: u64) -> Option<Booking> {
+        let running = self.running.get(&id)?;
+        Some(Booking {
+            id,
+            target: self.seats[running.seat].target,
+            prefill_tokens: running.prefill_tokens,
+            prefill_ms: running.prefill_ms,
+            blocks: running.blocks.clone(),
+        })
+    }
+
+    /// Books a request that another replica placed.
+    pub fn book(&mut self, booking: &Booking, now: SimTime) {
+        let Some(&seat) = self.numbers.get(&booking.target) else {
+            return;
+        };
+        let running = Running {
+            seat,
+            prefill_tokens: booking.prefill_tokens,
+            prefill_ms: booking.prefill_ms,
+            blocks: booking.blocks.clone(),
+        };
+        self.run(booking.id, running, now);
     }
 
     /// What counts as active: the prompt's blocks, or as many blocks that nobody shares.
@@ -267,7 +365,7 @@ impl KvRouter {
         }
         let block_size = self.block_size as f64;
         let tracked = config.router_track_prefill_tokens;
-        let routable = || self.seats.iter().enumerate().filter(|(_, seat)| seat.routable);
+        let routable = || self.routable.iter().map(|&number| (number, &self.seats[number]));
         let decays = config.overlap_score_credit_decay > 0.0 && tracked;
         let least = if decays {
             routable().map(|(_, seat)| seat.prefill.tokens(now)).min().unwrap_or(0)
@@ -302,7 +400,6 @@ impl KvRouter {
                 + config.decode_active_request_weight * f64::from(seat.requests);
             self.costs.push((cost, number));
         }
-        self.costs.sort_by_key(|&(_, number)| self.seats[number].target);
         self.in_use = in_use;
     }
 
@@ -355,8 +452,8 @@ mod tests {
     use super::*;
     use crate::types::{LocalHash, StoredBlock};
 
-    fn router(config: RouterConfig, workers: u32) -> KvRouter {
-        let mut router = KvRouter::new(config, 64, Some(4096), 7);
+    fn router(config: &RouterConfig, workers: u32) -> KvRouter {
+        let mut router = KvRouter::new(config.clone(), &PolicyProfile::of_config(config), 64, Some(4096), 7);
         for worker in 0..workers {
             router.add(Target { worker, rank: 0 });
         }
@@ -371,13 +468,14 @@ mod tests {
             blocks,
             strict_priority: 0,
             priority: 0,
+            policy_class: None,
             prefill_ms: None,
         }
     }
 
-    fn placed(routing: Option<Routing>) -> Placement {
+    fn placed(routing: Result<Routing, RouterError>) -> Placement {
         match routing {
-            Some(Routing::Now(placement)) => placement,
+            Ok(Routing::Now(placement)) => placement,
             other => panic!("not placed: {other:?}"),
         }
     }
@@ -395,7 +493,7 @@ mod tests {
 
     #[test]
     fn a_cached_prefix_wins_until_its_worker_is_loaded() {
-        let mut router = router(RouterConfig::default(), 2);
+        let mut router = router(&RouterConfig::default(), 2);
         router.apply(Target { worker: 1, rank: 0 }, &stored(0..8));
         let first = placed(router.arrive(arrival(1, 0..8), SimTime(0)));
         assert_eq!((first.target.worker, first.overlap_blocks), (1, 8));
@@ -408,14 +506,14 @@ mod tests {
 
     #[test]
     fn a_drained_worker_gets_nothing_and_a_removed_one_is_forgotten() {
-        let mut router = router(RouterConfig::default(), 2);
+        let mut router = router(&RouterConfig::default(), 2);
         router.apply(Target { worker: 1, rank: 0 }, &stored(0..8));
         router.drain(1);
         assert_eq!(placed(router.arrive(arrival(1, 0..8), SimTime(0))).target.worker, 0);
         router.remove(1);
         assert!(router.index.is_empty());
         router.drain(0);
-        assert_eq!(router.arrive(arrival(2, 0..8), SimTime(0)), None);
+        assert_eq!(router.arrive(arrival(2, 0..8), SimTime(0)), Ok(Routing::Nobody));
     }
 
     #[test]
@@ -424,9 +522,9 @@ mod tests {
             router_queue_threshold: Some(0.1),
             ..RouterConfig::default()
         };
-        let mut router = router(config, 1);
+        let mut router = router(&config, 1);
         placed(router.arrive(arrival(1, 0..8), SimTime(0)));
-        assert_eq!(router.arrive(arrival(2, 10..18), SimTime(1)), Some(Routing::Queued));
+        assert_eq!(router.arrive(arrival(2, 10..18), SimTime(1)), Ok(Routing::Queued));
         assert_eq!((router.release(SimTime(1)), router.queued()), (None, 1));
         router.prefill_completed(1, SimTime(2));
         assert_eq!(router.release(SimTime(2)).map(|placement| placement.id), Some(2));
@@ -434,9 +532,22 @@ mod tests {
     }
 
     #[test]
+    fn a_replica_that_is_told_of_a_request_counts_it_until_it_ends() {
+        let mut told = router(&RouterConfig::default(), 2);
+        let mut teller = router(&RouterConfig::default(), 2);
+        let first = placed(teller.arrive(arrival(1, 0..8), SimTime(0)));
+        told.book(&teller.booking(1).unwrap(), SimTime(0));
+        let second = placed(told.arrive(arrival(2, 100..108), SimTime(0)));
+        assert_ne!(first.target, second.target);
+        told.free(1, SimTime(1));
+        told.free(2, SimTime(1));
+        assert_eq!(told.active.count(0) + told.active.count(1), 0);
+    }
+
+    #[test]
     fn equal_workers_are_chosen_evenly_and_repeatably() {
         let picks = || {
-            let mut router = router(RouterConfig::default(), 4);
+            let mut router = router(&RouterConfig::default(), 4);
             let pick = |id| {
                 let placement = placed(router.arrive(arrival(id, 0..0), SimTime(0)));
                 router.free(id, SimTime(0));

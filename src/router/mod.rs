@@ -6,10 +6,12 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod active;
+mod classes;
 mod config;
 mod draws;
 mod index;
 mod kv;
+mod policy;
 mod prefill;
 mod queue;
 mod round_robin;
@@ -17,6 +19,7 @@ mod targets;
 
 pub use config::{ConfigError, QueuePolicy, RouterConfig};
 pub use index::Index;
-pub use kv::{Arrival, KvRouter, Placement, Routing};
+pub use kv::{Arrival, Booking, KvRouter, Placement, RouterError, Routing};
+pub use policy::{BusyThreshold, PolicyClass, PolicyProfile, QueueLimits};
 pub use round_robin::RoundRobin;
 pub use targets::Target;

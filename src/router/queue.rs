@@ -80,6 +80,10 @@ impl<T> Queue<T> {
         self.waiting.insert(key, request);
     }
 
+    pub(crate) fn peek(&self) -> Option<&T> {
+        self.waiting.first_key_value().map(|(_, request)| request)
+    }
+
     pub(crate) fn pop(&mut self) -> Option<T> {
         self.waiting.pop_first().map(|(_, request)| request)
     }

@@ -1,5 +1,7 @@
 //! What differs between a recording and our report.
 
+use std::path::Path;
+
 use ghostfleet::replay::{Report, RequestRecord};
 use ghostfleet::replay_run::RunError;
 use serde_json::{Map, Value};
@@ -77,8 +79,65 @@ fn field(key: &str, expected: &Value, ours: Option<&Value>) -> Option<String> {
     (!same).then(|| format!("{key} is {ours} instead of {expected}"))
 }
 
+/// What a planner was told, as far as it was recorded.
+pub(crate) fn ticks(recorded: &[Value], log: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(log).unwrap();
+    let ours: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    if ours.len() != recorded.len() {
+        return vec![format!("{} ticks instead of {}", ours.len(), recorded.len())];
+    }
+    let mut found = Vec::new();
+    for (at, (expected, ours)) in recorded.iter().zip(&ours).enumerate() {
+        below(&format!("tick {at}"), expected, &ours["snapshot"], &mut found);
+    }
+    found
+}
+
+/// Everything in `expected` that is not so in `ours`.
+fn below(path: &str, expected: &Value, ours: &Value, found: &mut Vec<String>) {
+    match (expected, ours) {
+        (Value::Object(expected), Value::Object(ours)) => {
+            for (key, value) in expected {
+                below(
+                    &format!("{path}.{key}"),
+                    value,
+                    ours.get(key).unwrap_or(&Value::Null),
+                    found,
+                );
+            }
+        }
+        (Value::Array(expected), Value::Array(ours)) if expected.len() == ours.len() => {
+            for (at, (expected, ours)) in expected.iter().zip(ours).enumerate() {
+                below(&format!("{path}.{at}"), expected, ours, found);
+            }
+        }
+        _ => {
+            let same = match (expected.as_f64(), ours.as_f64()) {
+                (Some(expected), Some(ours)) => (expected - ours).abs() <= TOLERANCE * expected.abs().max(1.0),
+                _ => expected == ours,
+            };
+            if !same {
+                found.push(format!("{path} is {ours} instead of {expected}"));
+            }
+        }
+    }
+}
+
 /// Record columns by our names.
 fn column(record: &Map<String, Value>, name: &str) -> Option<Value> {
+    for (prefix, pool) in [("prefill_route_", "prefill"), ("decode_route_", "decode")] {
+        if let Some(rest) = name.strip_prefix(prefix).filter(|rest| *rest != "overlap_tokens") {
+            let routes = record["routing_history"].as_array()?;
+            let route = routes.iter().find(|route| route["pool"] == pool)?;
+            let key = match rest {
+                "worker" => "logical_worker_id",
+                "selected_overlap_blocks" => rest,
+                "best_overlap_blocks" => "best_available_overlap_blocks",
+                rest => rest,
+            };
+            return route.get(key).cloned();
+        }
+    }
     let key = match name {
         "route_worker" => "logical_worker_id",
         "route_dp_rank" => "dp_rank",
@@ -93,8 +152,9 @@ fn rows(expected: &Records, ours: &[RequestRecord], labels_vary: bool) -> Vec<St
     if expected.rows.len() != ours.len() {
         return vec![format!("{} records instead of {}", ours.len(), expected.rows.len())];
     }
-    let workers = ["decode_worker_idx", "route_worker", "route_dp_rank"];
-    let compared = |name: &&String| !(labels_vary && workers.contains(&name.as_str()));
+    let is_label =
+        |name: &str| name.ends_with("worker_idx") || name.ends_with("route_worker") || name.ends_with("dp_rank");
+    let compared = |name: &&String| !(labels_vary && is_label(name));
     let names: Vec<&String> = expected.columns.iter().filter(compared).collect();
     let position = |name: &str| expected.columns.iter().position(|column| column == name);
     let mut theirs: Vec<Vec<Value>> = expected

@@ -12,6 +12,9 @@ pub(crate) struct Case {
     workload: Workload,
     pub(crate) dynamo_1_4_2: Option<Recorded>,
     pub(crate) dynamo_1_6_1: Option<Recorded>,
+    /// What a planner said, tick by tick.
+    #[serde(default)]
+    pub(crate) scaling_script: Option<Value>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -38,6 +41,8 @@ pub(crate) struct Recorded {
     flags: Vec<String>,
     pub(crate) report: Option<Map<String, Value>>,
     pub(crate) records: Option<Records>,
+    /// What it was told.
+    pub(crate) scaling_snapshots: Option<Vec<Value>>,
     pub(crate) spread_over_20_runs: Option<Map<String, Value>>,
     pub(crate) error: Option<String>,
 }

@@ -14,13 +14,8 @@ use serde_json::Value;
 
 use form::{Case, Recorded};
 
-/// Cases that this build cannot replay: what their flags hold, and what they need.
-const NEEDS: &[(&str, &str)] = &[("--prefill-engine-args", "needs disaggregated pools")];
-
 /// Cases whose flags do not tell: name, release, reason.
 const LEFT_OUT: &[(&str, &str, &str)] = &[
-    ("scaling-script", "1.6.1", "needs scaling while a replay runs"),
-    ("scaling-script", "1.4.2", "needs scaling while a replay runs"),
     (
         "applied-compute",
         "1.4.2",
@@ -53,20 +48,32 @@ fn parse(flags: &[String]) -> Result<ReplayArgs, clap::Error> {
 fn flags(case: &Case, recorded: &Recorded, release: &str, directory: &Path) -> Vec<String> {
     let records = directory.join("records.jsonl").display().to_string();
     let own = ["--semantics", release, "--request-records", &records].map(str::to_owned);
-    [case.workload_flags(directory), recorded.flags(), own.to_vec()].concat()
+    let mut flags = [case.workload_flags(directory), recorded.flags(), own.to_vec()].concat();
+    if let Some(script) = &case.scaling_script {
+        let log = planner_log(directory).display().to_string();
+        flags.extend([
+            "--planner-config".into(),
+            script.to_string(),
+            "--planner-log".into(),
+            log,
+        ]);
+    }
+    flags
 }
 
 fn replay(flags: &[String]) -> Result<Report, RunError> {
     execute(&parse(flags).unwrap(), |_| Control::Continue)
 }
 
-fn reason(name: &str, release: &str, flags: &[String]) -> Option<&'static str> {
-    let by_name = LEFT_OUT
+fn planner_log(directory: &Path) -> PathBuf {
+    directory.join("planner.jsonl")
+}
+
+fn reason(name: &str, release: &str) -> Option<&'static str> {
+    let left_out = LEFT_OUT
         .iter()
         .find(|(prefix, of, _)| name == *prefix && release == *of);
-    let by_name = by_name.map(|(.., reason)| *reason);
-    let holds = |mark: &str| flags.iter().any(|flag| flag.contains(mark));
-    by_name.or_else(|| NEEDS.iter().find(|(mark, _)| holds(mark)).map(|(_, reason)| *reason))
+    left_out.map(|(.., reason)| *reason)
 }
 
 #[test]
@@ -91,12 +98,18 @@ fn check(release: &str, of: fn(&Case) -> Option<&Recorded>) {
         let directory = tempfile::tempdir().unwrap();
         case.write_files(directory.path());
         let flags = flags(&case, recorded, release, directory.path());
-        if let Some(reason) = reason(name, release, &flags) {
+        if let Some(reason) = reason(name, release) {
             left_out.push(format!("{name}: {reason}"));
             return;
         }
         let differences = match (&recorded.report, replay(&flags)) {
-            (Some(expected), Ok(report)) => compare::differences(expected, recorded, &report, &flags, &replay),
+            (Some(expected), Ok(report)) => {
+                let mut found = compare::differences(expected, recorded, &report, &flags, &replay);
+                if let Some(snapshots) = &recorded.scaling_snapshots {
+                    found.extend(compare::ticks(snapshots, &planner_log(directory.path())));
+                }
+                found
+            }
             (None, Err(_)) => Vec::new(),
             (Some(_), Err(error)) => vec![format!("refused: {error}")],
             (None, Ok(_)) => vec![format!("accepted, but the peer says {:?}", recorded.error)],

@@ -1,0 +1,309 @@
+//! Requests move from prefill workers to decode workers.
+//!
+//! vLLM computes the prompt first and then asks the decode side for room; SGLang asks for room first. When the prompt is
+//! computed and room is there, the KV travels; then the decode worker is told, then the prefill worker lets go. Orders
+//! to a worker in the middle of a pass wait for its end, except those that only ask for something. Source: Dynamo 1.6.1.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use crate::engine::{EngineKind, HandoffFact, KvTransfer};
+use crate::types::RequestId;
+
+use super::super::fleet::Command;
+use super::super::flight::Flight;
+use super::super::source::Source;
+use super::{Due, Harness, Place};
+
+/// Pool of the prefill side, where there is one.
+pub(super) const PREFILL: u8 = 0;
+
+/// Rules and orders of a disaggregated fleet.
+pub(super) struct Handoffs {
+    transfer: KvTransfer,
+    /// Only what the destination lacks travels.
+    missing_only: bool,
+    /// Room on the decode side comes first.
+    pub(super) destination_first: bool,
+    /// Prefill workers are heard when they are idle only (Dynamo 1.4.2, found by its recorded runs).
+    heard_idle: bool,
+    /// Orders to carry out at this instant, in the order in which they were given.
+    orders: BTreeMap<u64, Order>,
+    given: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Order {
+    /// Routes the request to its second pool.
+    GoOn(u64),
+    /// For a worker.
+    Command(Place, Command),
+}
+
+impl Handoffs {
+    pub(super) fn new(transfer: KvTransfer, missing_only: bool, kind: EngineKind, heard_idle: bool) -> Self {
+        Self {
+            transfer,
+            missing_only,
+            destination_first: kind == EngineKind::Sglang,
+            heard_idle,
+            orders: BTreeMap::new(),
+            given: 0,
+        }
+    }
+
+    pub(super) fn has_orders(&self) -> bool {
+        !self.orders.is_empty()
+    }
+
+    /// A number that grows with every call.
+    fn number(&mut self) -> u64 {
+        self.given += 1;
+        self.given
+    }
+
+    fn give(&mut self, order: Order) {
+        let number = self.number();
+        self.orders.insert(number, order);
+    }
+}
+
+impl Harness {
+    /// Takes in what an engine has to say about handoffs at the end of a pass, or waits until no further pass follows
+    /// (see [`super::PrefillSpec::heard_when_idle`]).
+    pub(super) fn hear_after_pass(&mut self, place: Place, rank: u32) {
+        if self.handoffs.as_ref().is_some_and(|handoffs| handoffs.heard_idle) && place.pool == PREFILL {
+            self.unheard.push((place, rank));
+        } else {
+            self.hear_facts(place, rank);
+        }
+    }
+
+    /// Takes in what idle workers have to say that were not heard at the end of their pass.
+    pub(super) fn hear_idle(&mut self) {
+        for (place, rank) in std::mem::take(&mut self.unheard) {
+            if self.pools[place.pool as usize].worker(place.worker).busy {
+                self.unheard.push((place, rank));
+            } else {
+                self.hear_facts(place, rank);
+            }
+        }
+    }
+
+    /// Takes in what an engine has to say about handoffs.
+    pub(super) fn hear_facts(&mut self, place: Place, rank: u32) {
+        let Some(handoffs) = &mut self.handoffs else { return };
+        let now = self.now;
+        let mut facts = std::mem::take(&mut self.facts);
+        let worker = self.pools[place.pool as usize].worker(place.worker);
+        worker.ranks[rank as usize].engine.take_handoff_facts(now, &mut facts);
+        if handoffs.heard_idle && place.pool == PREFILL {
+            // Said by several passes, the latest one first.
+            facts.reverse();
+        }
+        for fact in facts.drain(..) {
+            let (HandoffFact::SourceHeld { id, .. } | HandoffFact::DestinationReserved { id, .. }) = fact;
+            let Some(handoff) = self.flights.get(id.0).and_then(|flight| flight.handoff.as_deref_mut()) else {
+                continue;
+            };
+            let came_first = match fact {
+                HandoffFact::SourceHeld { prompt_tokens, .. } => {
+                    handoff.source_held = Some(now);
+                    handoff.held_tokens = Some(prompt_tokens);
+                    !handoffs.destination_first
+                }
+                HandoffFact::DestinationReserved {
+                    transferable_prompt_tokens,
+                    ..
+                } => {
+                    handoff.destination_reserved = Some(now);
+                    handoff.missing_tokens = Some(transferable_prompt_tokens);
+                    handoffs.destination_first
+                }
+            };
+            if came_first {
+                handoffs.give(Order::GoOn(id.0));
+            }
+            if let (Some(held), Some(missing)) = (handoff.held_tokens, handoff.missing_tokens) {
+                let tokens = if handoffs.missing_only { missing } else { held };
+                let arrives = now + handoffs.transfer.duration(tokens);
+                let number = handoffs.number();
+                self.others.push(Reverse((arrives, Due::Transfer(number, id.0))));
+            }
+        }
+        self.facts = facts;
+    }
+
+    /// The KV of a request has arrived.
+    pub(super) fn transferred(&mut self, id: u64) {
+        let serving = self.serving_pool;
+        if let Some(flight) = self.flights.get(id)
+            && let Some(target) = flight.route.target
+            && let Some(handoffs) = &mut self.handoffs
+        {
+            let place = Place {
+                pool: serving,
+                worker: target.worker,
+            };
+            handoffs.give(Order::Command(place, Command::Activate(id)));
+        }
+    }
+
+    /// Carries out what can be carried out now.
+    pub(super) fn carry_out(&mut self, source: &mut dyn Source) {
+        while let Some(place) = self.resumed.pop() {
+            let worker = self.pools[place.pool as usize].worker(place.worker);
+            let Some(handoffs) = &mut self.handoffs else { return };
+            let mut reserves = false;
+            worker.commands.retain(|&(number, command)| {
+                // Room is given to one request per pass.
+                let reserve = matches!(command, Command::Reserve(..));
+                let goes = !(reserve && reserves);
+                reserves |= reserve;
+                if goes {
+                    handoffs.orders.insert(number, Order::Command(place, command));
+                }
+                !goes
+            });
+        }
+        while let Some((number, order)) = self.handoffs.as_mut().and_then(|handoffs| handoffs.orders.pop_first()) {
+            match order {
+                Order::GoOn(id) => {
+                    let second = if self.first_pool == PREFILL {
+                        self.serving_pool
+                    } else {
+                        PREFILL
+                    };
+                    self.route(second, id, source);
+                }
+                Order::Command(place, command) => {
+                    let worker = self.pools[place.pool as usize].worker(place.worker);
+                    if worker.busy {
+                        worker.commands.push_back((number, command));
+                        // Its end must not be passed over.
+                        worker.quiet = false;
+                    } else {
+                        match command {
+                            Command::Activate(id) => self.activate(place, id),
+                            Command::Release(id) => self.let_go(id, source),
+                            Command::Reserve(id, _) => self.reserve_one(place, id, source),
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether a worker of the decode side is asked for room only between passes.
+    pub(super) fn reserves_between_passes(&self) -> bool {
+        self.handoffs.as_ref().is_some_and(|handoffs| handoffs.heard_idle)
+    }
+
+    /// Lets a request wait for its turn to ask a busy worker for room: those of one instant, the last one first.
+    pub(super) fn reserve_later(&mut self, place: Place, id: u64) {
+        let now = self.now;
+        let Some(handoffs) = &mut self.handoffs else { return };
+        let number = handoffs.number();
+        let worker = self.pools[place.pool as usize].worker(place.worker);
+        let same = |(_, command): &(u64, Command)| matches!(command, Command::Reserve(_, at) if *at == now);
+        let at = worker.commands.iter().position(same).unwrap_or(worker.commands.len());
+        worker.commands.insert(at, (number, Command::Reserve(id, now)));
+        worker.quiet = false;
+    }
+
+    /// Asks an idle worker for room.
+    fn reserve_one(&mut self, place: Place, id: u64, source: &mut dyn Source) {
+        let Some(target) = self.flights.get(id).and_then(|flight| flight.route.target) else {
+            return;
+        };
+        self.submit(place.pool, id, target, source);
+        let worker = self.pools[place.pool as usize].worker(place.worker);
+        if !worker.commands.is_empty() {
+            self.waiting.push(place);
+        }
+    }
+
+    /// Workers that went idle with requests that wait for room are asked again.
+    pub(super) fn ask_idle(&mut self) {
+        for place in std::mem::take(&mut self.waiting) {
+            let worker = self.pools[place.pool as usize].worker(place.worker);
+            if !worker.busy && !worker.commands.is_empty() {
+                self.resumed.push(place);
+            }
+        }
+    }
+
+    fn activate(&mut self, place: Place, id: u64) {
+        let Some(flight) = self.flights.get(id) else { return };
+        let (Some(target), Some(handoff)) = (flight.route.target, flight.handoff.as_deref_mut()) else {
+            return;
+        };
+        let worker = self.pools[place.pool as usize].worker(place.worker);
+        let engine = &mut worker.ranks[target.rank as usize].engine;
+        if !engine.activate_destination(RequestId(id)) {
+            return;
+        }
+        handoff.destination_activated = Some(self.now);
+        let held_by = handoff.route.target;
+        if let (Some(handoffs), Some(source)) = (&mut self.handoffs, held_by) {
+            let place = Place {
+                pool: PREFILL,
+                worker: source.worker,
+            };
+            handoffs.give(Order::Command(place, Command::Release(id)));
+        }
+        self.hear_facts(place, target.rank);
+        self.list(place);
+    }
+
+    /// The prefill side lets a request go.
+    fn let_go(&mut self, id: u64, source: &mut dyn Source) {
+        let now = self.now;
+        let Some(handoff) = self.flights.get(id).and_then(|flight| flight.handoff.as_deref_mut()) else {
+            return;
+        };
+        let Some(held_by) = handoff.route.target else { return };
+        let worker = self.pools[PREFILL as usize].worker(held_by.worker);
+        if !worker.ranks[held_by.rank as usize].engine.release_source(RequestId(id)) {
+            return;
+        }
+        worker.assigned -= 1;
+        handoff.source_released = Some(now);
+        if let Some((terminal, ended)) = handoff.over
+            && let Some(flight) = self.flights.remove(id)
+        {
+            self.collector.record(id, &flight, terminal, ended, source);
+        }
+        self.list(Place {
+            pool: PREFILL,
+            worker: held_by.worker,
+        });
+        self.pools[PREFILL as usize].router.free(id, now);
+        self.release(PREFILL, source);
+    }
+
+    /// Both sides forget a request that was refused somewhere.
+    pub(super) fn abandon(&mut self, id: u64, flight: &Flight, source: &mut dyn Source) {
+        let Some(handoff) = &flight.handoff else { return };
+        let now = self.now;
+        if let Some(target) = flight.route.target {
+            let worker = self.pools[self.serving_pool as usize].worker(target.worker);
+            worker.ranks[target.rank as usize].engine.cancel(RequestId(id), now);
+            self.list(Place {
+                pool: self.serving_pool,
+                worker: target.worker,
+            });
+        }
+        if let Some(target) = handoff.route.target.filter(|_| handoff.source_released.is_none()) {
+            let worker = self.pools[PREFILL as usize].worker(target.worker);
+            worker.ranks[target.rank as usize].engine.cancel(RequestId(id), now);
+            worker.assigned -= 1;
+            self.list(Place {
+                pool: PREFILL,
+                worker: target.worker,
+            });
+            self.pools[PREFILL as usize].router.free(id, now);
+            self.release(PREFILL, source);
+        }
+    }
+}

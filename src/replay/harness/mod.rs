@@ -1,0 +1,401 @@
+//! The virtual clock: settle everything at one instant, jump to the next.
+//!
+//! At one instant, repeated until nothing changes: passes that end (prefill pool first, by worker), their cache changes
+//! and outputs in order, requests that the router lets go; workers that become ready; KV that has arrived, orders to
+//! workers; arrivals; then idle workers start passes, lowest number first; drained workers leave; last, a policy that
+//! scales is asked. Source: Dynamo 1.6.1 offline replay.
+
+mod dispatch;
+mod handoff;
+mod passes;
+mod pool;
+mod routing;
+mod spec;
+mod ticks;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use crate::engine::HandoffFact;
+use crate::types::{SimTime, Token};
+
+use super::collector::Collector;
+use super::fleet::Doing;
+use super::flight::Flights;
+use super::planner::Planner;
+use super::report::{FleetUse, Report, Sla};
+use super::source::Source;
+use handoff::{Handoffs, PREFILL};
+use pool::Pool;
+use routing::Side;
+use ticks::Scaling;
+
+pub use spec::{Control, FleetSpec, PoolSpec, PrefillSpec, Progress, ReplayError, RouterSpec};
+
+/// Events between two looks at the observer.
+const EVENTS_PER_LOOK: u32 = 4096;
+
+/// A worker of a pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    pool: u8,
+    worker: u32,
+}
+
+/// What is due besides passes; sorts by what comes first at one instant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Due {
+    /// A worker takes requests from now on.
+    Ready(Place),
+    /// The KV of a request arrives: order of departure, request.
+    Transfer(u64, u64),
+}
+
+/// A fleet in virtual time.
+pub struct Harness {
+    now: SimTime,
+    /// Pass ends: when, which worker.
+    passes: BinaryHeap<Reverse<(SimTime, Place)>>,
+    others: BinaryHeap<Reverse<(SimTime, Due)>>,
+    /// The prefill side first, if there is one.
+    pools: Vec<Pool>,
+    /// Pool that a request is sent to first.
+    first_pool: u8,
+    /// Pool that answers.
+    serving_pool: u8,
+    handoffs: Option<Handoffs>,
+    scaling: Option<Scaling>,
+    /// Idle workers that may have work.
+    ready: Vec<Place>,
+    /// Workers whose pass ended while orders waited.
+    resumed: Vec<Place>,
+    /// Ranks that have something to say about handoffs when they are idle.
+    unheard: Vec<(Place, u32)>,
+    /// Workers with requests that wait for room.
+    waiting: Vec<Place>,
+    /// Workers that take requests since the last look.
+    changed: Vec<Place>,
+    /// Requests for a pool without active workers.
+    parked: Vec<(u8, u64)>,
+    flights: Flights,
+    collector: Collector,
+    events_at_start: bool,
+    sla: Sla,
+    max_sim_time: Option<SimTime>,
+    prompt: Vec<Token>,
+    facts: Vec<HandoffFact>,
+    ended: u64,
+    /// Why the replay cannot go on.
+    fault: Option<ReplayError>,
+}
+
+impl Harness {
+    /// An idle fleet at time 0.
+    ///
+    /// # Errors
+    /// [`ReplayError`] when no worker can be built or the router has nothing to choose from.
+    pub fn new(fleet: FleetSpec, router: &RouterSpec) -> Result<Self, ReplayError> {
+        let specs = [Some(&fleet.serving), fleet.prefill.as_ref().map(|side| &side.pool)];
+        if specs
+            .iter()
+            .flatten()
+            .any(|pool| pool.workers == 0 || pool.dp_size == 0)
+        {
+            return Err(ReplayError::NoWorkers);
+        }
+        let kind = fleet.serving.engine.kind;
+        let heard_idle = fleet.prefill.as_ref().is_some_and(|prefill| prefill.heard_when_idle);
+        let (pools, handoffs) = match fleet.prefill {
+            None => (vec![Pool::new(fleet.serving, router, Side::Aggregated)?], None),
+            Some(prefill) => {
+                let pools = vec![
+                    Pool::new(prefill.pool, router, Side::Prefill)?,
+                    Pool::new(fleet.serving, router, Side::Decode)?,
+                ];
+                let handoffs = Handoffs::new(prefill.transfer, prefill.missing_only, kind, heard_idle);
+                (pools, Some(handoffs))
+            }
+        };
+        let serving_pool = u8::from(handoffs.is_some());
+        let destination_first = handoffs.as_ref().is_some_and(|handoffs| handoffs.destination_first);
+        Ok(Self {
+            now: SimTime::ZERO,
+            passes: BinaryHeap::new(),
+            others: BinaryHeap::new(),
+            first_pool: if destination_first { serving_pool } else { PREFILL },
+            serving_pool,
+            handoffs,
+            scaling: None,
+            ready: Vec::new(),
+            resumed: Vec::new(),
+            unheard: Vec::new(),
+            waiting: Vec::new(),
+            changed: Vec::new(),
+            parked: Vec::new(),
+            flights: Flights::default(),
+            collector: Collector::default(),
+            events_at_start: fleet.events_at_start,
+            sla: Sla::default(),
+            max_sim_time: None,
+            prompt: Vec::new(),
+            facts: Vec::new(),
+            ended: 0,
+            fault: None,
+            pools,
+        })
+    }
+
+    /// Counts requests within these bounds.
+    #[must_use]
+    pub fn with_sla(mut self, sla: Sla) -> Self {
+        self.sla = sla;
+        self.collector.set_sla(sla);
+        self
+    }
+
+    /// Keeps a record of every request.
+    #[must_use]
+    pub fn with_records(mut self) -> Self {
+        let serving = &self.pools[self.serving_pool as usize].spec;
+        self.collector.keep_records(serving.dp_size, serving.engine.block_size);
+        self
+    }
+
+    /// Keeps curves over time and latency distributions.
+    #[must_use]
+    pub fn with_curves(mut self) -> Self {
+        self.collector.keep_series();
+        self
+    }
+
+    /// Ends before the first event after `limit`; passes under way then still count.
+    #[must_use]
+    pub fn with_max_sim_time(mut self, limit: Duration) -> Self {
+        self.max_sim_time = Some(SimTime::ZERO + limit);
+        self
+    }
+
+    /// Lets a policy scale the fleet.
+    ///
+    /// # Errors
+    /// [`ReplayError::Planner`] when it does not answer.
+    pub fn with_planner(mut self, planner: Box<dyn Planner>) -> Result<Self, ReplayError> {
+        let semantics = self.pools[self.serving_pool as usize].spec.engine.semantics;
+        self.scaling = Some(Scaling::new(planner, semantics)?);
+        self.pools.iter_mut().for_each(Pool::watch);
+        Ok(self)
+    }
+
+    /// Plays a workload to its end. `observe` is asked every few thousand events.
+    ///
+    /// # Errors
+    /// [`ReplayError`] when requests wait for something that cannot happen, or a router or policy gives up.
+    pub fn run(
+        mut self,
+        source: &mut dyn Source,
+        mut observe: impl FnMut(Progress) -> Control,
+    ) -> Result<Report, ReplayError> {
+        let mut partial = false;
+        let mut events = 0;
+        loop {
+            self.settle(source);
+            if let Some(fault) = self.fault.take() {
+                return Err(fault);
+            }
+            let waiting = self.flights.len();
+            if waiting == 0 && source.is_drained() {
+                break;
+            }
+            let Some(next) = self.next_instant(source) else {
+                if waiting > 0 {
+                    return Err(ReplayError::DeadEnd(waiting));
+                }
+                break;
+            };
+            if self.max_sim_time.is_some_and(|limit| next > limit) {
+                break;
+            }
+            self.now = next;
+            self.run_quietly(source);
+            events += 1;
+            if events == EVENTS_PER_LOOK {
+                events = 0;
+                let progress = Progress {
+                    ended: self.ended,
+                    total: source.total(),
+                    now: self.now,
+                };
+                if observe(progress) == Control::Stop {
+                    partial = true;
+                    break;
+                }
+            }
+        }
+        let ended_at = self.now;
+        self.finish_passes(source);
+        Ok(self.report(ended_at, source, partial))
+    }
+
+    fn report(mut self, ended_at: SimTime, source: &dyn Source, partial: bool) -> Report {
+        let mut used = FleetUse::default();
+        for (at, pool) in self.pools.iter_mut().enumerate() {
+            let share = (pool.worker_seconds(ended_at), pool.spec.gpus_per_worker);
+            if at == self.serving_pool as usize {
+                used.decode = share;
+            } else {
+                used.prefill = share;
+            }
+            for (_, worker) in pool.workers() {
+                for rank in &mut worker.ranks {
+                    rank.line.finish(|gap, requests| self.collector.gap(gap, requests));
+                }
+            }
+        }
+        let scaling = self.scaling.map(|scaling| scaling.log);
+        Report::new(self.collector, self.sla, used, source.trajectories(), scaling, partial)
+    }
+
+    /// Whether a pool is the prefill side of a disaggregated fleet.
+    fn is_prefill_side(&self, pool: u8) -> bool {
+        pool != self.serving_pool
+    }
+
+    fn fail(&mut self, error: ReplayError) {
+        self.fault.get_or_insert(error);
+    }
+
+    /// When anything but a pass ends or happens, as far as that is known.
+    fn next_outside(&self, source: &dyn Source) -> Option<SimTime> {
+        let other = self.others.peek().map(|Reverse((at, _))| *at);
+        let tick = self.scaling.as_ref().and_then(|scaling| scaling.next);
+        [source.next_at(), other, tick].into_iter().flatten().min()
+    }
+
+    fn next_instant(&self, source: &dyn Source) -> Option<SimTime> {
+        let pass = self.passes.peek().map(|Reverse((at, _))| *at);
+        [pass, self.next_outside(source)].into_iter().flatten().min()
+    }
+
+    /// While the next thing to happen is the end of a quiet pass and nothing else at that instant, only that worker goes
+    /// on: nobody can notice.
+    fn run_quietly(&mut self, source: &dyn Source) {
+        let outside = self.next_outside(source).unwrap_or(SimTime(u64::MAX));
+        let limit = self.max_sim_time.unwrap_or(SimTime(u64::MAX));
+        while let Some(Reverse((at, place))) = self.passes.pop() {
+            let alone = self.passes.peek().is_none_or(|Reverse((other, _))| *other > at);
+            let worker = self.pools[place.pool as usize].worker(place.worker);
+            if !alone || !worker.quiet || at >= outside || at > limit {
+                self.passes.push(Reverse((at, place)));
+                return;
+            }
+            self.now = at;
+            for rank in worker.ranks.iter_mut().filter(|rank| rank.doing == Doing::Quiet) {
+                rank.line.push(at, |gap, requests| self.collector.gap(gap, requests));
+            }
+            self.start(place);
+        }
+    }
+
+    /// Everything that happens at this instant.
+    fn settle(&mut self, source: &mut dyn Source) {
+        loop {
+            while let Some(&Reverse((at, place))) = self.passes.peek()
+                && at <= self.now
+            {
+                self.passes.pop();
+                self.finish_pass(place, source);
+            }
+            while let Some(&Reverse((at, due))) = self.others.peek()
+                && at <= self.now
+            {
+                self.others.pop();
+                match due {
+                    Due::Ready(place) => {
+                        if self.pools[place.pool as usize].ready(place.worker, self.now) {
+                            self.changed.push(place);
+                        }
+                    }
+                    Due::Transfer(_, id) => self.transferred(id),
+                }
+            }
+            self.welcome(source);
+            self.carry_out(source);
+            while let Some(turn) = source.take(self.now) {
+                self.arrive(turn, source);
+            }
+            self.start_ready();
+            self.hear_idle();
+            self.ask_idle();
+            let (now, collector) = (self.now, &mut self.collector);
+            for pool in &mut self.pools {
+                pool.sweep(now, |mut worker| {
+                    for rank in &mut worker.ranks {
+                        rank.line.finish(|gap, requests| collector.gap(gap, requests));
+                    }
+                });
+            }
+            if self.fault.is_some() {
+                return;
+            }
+            let pass_due = self.passes.peek().is_some_and(|Reverse((at, _))| *at <= now);
+            let other_due = self.others.peek().is_some_and(|Reverse((at, _))| *at <= now);
+            let arrival_due = source.next_at().is_some_and(|at| at <= now);
+            let ordered = self.handoffs.as_ref().is_some_and(Handoffs::has_orders);
+            if pass_due || other_due || arrival_due || ordered || !self.resumed.is_empty() {
+                continue;
+            }
+            let over = self.flights.len() == 0 && source.is_drained();
+            let tick_due = self
+                .scaling
+                .as_ref()
+                .and_then(|scaling| scaling.next)
+                .is_some_and(|at| at <= now);
+            if over || !tick_due {
+                return;
+            }
+            self.tick();
+        }
+    }
+
+    /// Workers that take requests since the last look may get what waited for them.
+    fn welcome(&mut self, source: &mut dyn Source) {
+        while let Some(place) = self.changed.pop() {
+            self.release(place.pool, source);
+            let (waited, rest) = self.parked.drain(..).partition(|(pool, _)| *pool == place.pool);
+            self.parked = rest;
+            let waited: Vec<(u8, u64)> = waited;
+            for (pool, id) in waited {
+                self.route(pool, id, source);
+            }
+        }
+    }
+
+    fn start_ready(&mut self) {
+        let mut ready = std::mem::take(&mut self.ready);
+        ready.sort_unstable();
+        for &place in &ready {
+            self.pools[place.pool as usize].worker(place.worker).listed = false;
+            self.start(place);
+        }
+        ready.clear();
+        self.ready = ready;
+    }
+
+    /// A worker may have something to do.
+    fn list(&mut self, place: Place) {
+        let worker = self.pools[place.pool as usize].worker(place.worker);
+        if !worker.busy && !worker.listed {
+            worker.listed = true;
+            self.ready.push(place);
+        }
+    }
+
+    /// The passes under way when the clock stops still bring their tokens.
+    fn finish_passes(&mut self, source: &mut dyn Source) {
+        while let Some(Reverse((at, place))) = self.passes.pop() {
+            self.now = at;
+            self.finish_pass(place, source);
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! The router of one pool, whichever kind it is.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::block_hash::{BlockHasher, chain, salted_seed};
+use crate::router::{self, KvRouter, Placement, RoundRobin, RouterError, Routing, Target};
+use crate::types::{HashSalt, KvEvent, SequenceHash, SimTime, Token};
+
+use super::super::source::Turn;
+use super::PoolSpec;
+use super::spec::RouterSpec;
+
+/// Routes the requests of one pool.
+pub(super) enum PoolRouter {
+    RoundRobin(RoundRobin),
+    Kv(Box<Kv>),
+}
+
+/// A request and where it goes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Route {
+    pub(super) id: u64,
+    pub(super) target: Target,
+    /// Cached blocks at the target, and most at any target.
+    pub(super) overlap: Option<(u32, u32)>,
+    /// Router that decided.
+    pub(super) replica: u32,
+}
+
+/// What a router does with a request.
+pub(super) enum Routed {
+    Now(Route),
+    Queued,
+    /// There is no place and no queue.
+    Nobody,
+}
+
+/// Part of a fleet that a KV router serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Side {
+    Aggregated,
+    Prefill,
+    Decode,
+}
+
+/// KV routers in front of one pool.
+pub(super) struct Kv {
+    side: Side,
+    routers: Vec<KvRouter>,
+    /// Whose turn it is.
+    next: usize,
+    sync: bool,
+    lag: Duration,
+    /// Cache changes on their way: due, from, what.
+    pending: VecDeque<(SimTime, Target, KvEvent)>,
+    block_size: u32,
+    hasher: BlockHasher,
+}
+
+impl PoolRouter {
+    /// A router without targets for a pool.
+    pub(super) fn new(spec: &RouterSpec, pool: &PoolSpec, side: Side) -> Self {
+        let RouterSpec::Kv {
+            config,
+            policy,
+            seed,
+            event_lag,
+            replicas,
+        } = spec
+        else {
+            return Self::RoundRobin(RoundRobin::default());
+        };
+        let mut config = config.as_ref().clone();
+        match side {
+            Side::Aggregated => {}
+            Side::Prefill => config.router_track_active_blocks = false,
+            Side::Decode => {
+                config.overlap_score_credit = 0.0;
+                config.router_assume_kv_reuse = false;
+                config.router_track_prefill_tokens = false;
+            }
+        }
+        let engine = &pool.engine;
+        let router = |replica: u32| {
+            // Pools and replicas draw apart from one another.
+            let seed = seed ^ (u64::from(replica) << 32) ^ (u64::from(side == Side::Decode) << 63);
+            KvRouter::new(
+                config.clone(),
+                policy,
+                engine.block_size,
+                engine.max_num_batched_tokens,
+                seed,
+            )
+        };
+        Self::Kv(Box::new(Kv {
+            side,
+            routers: (0..(*replicas).max(1)).map(router).collect(),
+            next: 0,
+            sync: config.router_replica_sync,
+            lag: *event_lag,
+            pending: VecDeque::new(),
+            block_size: engine.block_size.max(1),
+            hasher: BlockHasher::with_seed(salted_seed(&HashSalt::default())),
+        }))
+    }
+
+    /// Whether prompts are needed to route.
+    pub(super) fn reads_prompts(&self) -> bool {
+        match self {
+            Self::RoundRobin(_) => false,
+            Self::Kv(kv) => kv.side != Side::Decode,
+        }
+    }
+
+    /// Makes a worker routable.
+    pub(super) fn add(&mut self, worker: u32, ranks: u32) {
+        if let Self::Kv(kv) = self {
+            for router in &mut kv.routers {
+                (0..ranks).for_each(|rank| router.add(Target { worker, rank }));
+            }
+        }
+    }
+
+    /// A worker gets nothing more.
+    pub(super) fn drain(&mut self, worker: u32) {
+        if let Self::Kv(kv) = self {
+            kv.routers.iter_mut().for_each(|router| router.drain(worker));
+        }
+    }
+
+    /// A worker is gone, with its cache and what it had to say.
+    pub(super) fn remove(&mut self, worker: u32) {
+        if let Self::Kv(kv) = self {
+            kv.pending.retain(|(_, target, _)| target.worker != worker);
+            kv.routers.iter_mut().for_each(|router| router.remove(worker));
+        }
+    }
+
+    /// Takes over cache changes of a rank, at once or after the lag.
+    pub(super) fn apply(&mut self, target: Target, events: &mut Vec<KvEvent>, now: SimTime) {
+        let Self::Kv(kv) = self else {
+            events.clear();
+            return;
+        };
+        if kv.lag.is_zero() {
+            for event in events.drain(..) {
+                kv.routers.iter_mut().for_each(|router| router.apply(target, &event));
+            }
+        } else {
+            let due = now + kv.lag;
+            kv.pending.extend(events.drain(..).map(|event| (due, target, event)));
+        }
+    }
+
+    /// Decides about a request; `prompt` is read where [`Self::reads_prompts`] says so.
+    pub(super) fn arrive(
+        &mut self,
+        id: u64,
+        turn: &Turn,
+        prompt: &[Token],
+        (workers, ranks): (&[u32], u32),
+        now: SimTime,
+    ) -> Result<Routed, RouterError> {
+        let kv = match self {
+            Self::RoundRobin(cursor) => {
+                return Ok(cursor.pick(workers, ranks).map_or(Routed::Nobody, |target| {
+                    Routed::Now(Route {
+                        id,
+                        target,
+                        overlap: None,
+                        replica: 0,
+                    })
+                }));
+            }
+            Self::Kv(kv) => kv,
+        };
+        kv.catch_up(now);
+        let blocks = match kv.side {
+            Side::Aggregated | Side::Prefill => kv.hashes(prompt),
+            // Only their number matters: nothing is indexed there and every block is the request's own.
+            Side::Decode => vec![SequenceHash(0); (turn.input_tokens / kv.block_size) as usize].into(),
+        };
+        let replica = kv.next;
+        kv.next = (replica + 1) % kv.routers.len();
+        let arrival = router::Arrival {
+            id,
+            isl: u64::from(turn.input_tokens),
+            blocks,
+            strict_priority: turn.strict_priority,
+            priority: turn.priority,
+            policy_class: turn.policy_class.clone(),
+            prefill_ms: None,
+        };
+        Ok(match kv.routers[replica].arrive(arrival, now)? {
+            Routing::Now(placement) => Routed::Now(kv.placed(placement, replica, now)),
+            Routing::Queued => Routed::Queued,
+            Routing::Nobody => Routed::Nobody,
+        })
+    }
+
+    /// The first token of a request is there and more will come.
+    pub(super) fn prefill_completed(&mut self, id: u64, now: SimTime) {
+        if let Self::Kv(kv) = self {
+            kv.catch_up(now);
+            kv.routers
+                .iter_mut()
+                .for_each(|router| router.prefill_completed(id, now));
+        }
+    }
+
+    /// A request ended.
+    pub(super) fn free(&mut self, id: u64, now: SimTime) {
+        if let Self::Kv(kv) = self {
+            kv.catch_up(now);
+            kv.routers.iter_mut().for_each(|router| router.free(id, now));
+        }
+    }
+
+    /// The next request that waited and can go.
+    pub(super) fn release(&mut self, now: SimTime) -> Option<Route> {
+        let Self::Kv(kv) = self else { return None };
+        for replica in 0..kv.routers.len() {
+            if let Some(placement) = kv.routers[replica].release(now) {
+                return Some(kv.placed(placement, replica, now));
+            }
+        }
+        None
+    }
+}
+
+impl Kv {
+    /// Takes over the cache changes that are due.
+    fn catch_up(&mut self, now: SimTime) {
+        while self.pending.front().is_some_and(|(due, ..)| *due <= now)
+            && let Some((_, target, event)) = self.pending.pop_front()
+        {
+            self.routers.iter_mut().for_each(|router| router.apply(target, &event));
+        }
+    }
+
+    fn hashes(&mut self, prompt: &[Token]) -> Box<[SequenceHash]> {
+        let mut parent = None;
+        let block = |tokens: &[Token]| {
+            let hash = chain(parent, self.hasher.local(tokens));
+            parent = Some(hash);
+            hash
+        };
+        prompt.chunks_exact(self.block_size as usize).map(block).collect()
+    }
+
+    /// Tells the other replicas, if they keep in step, and returns the route.
+    fn placed(&mut self, placement: Placement, replica: usize, now: SimTime) -> Route {
+        if self.sync && self.routers.len() > 1 {
+            let booking = self.routers[replica].booking(placement.id);
+            for (_, other) in (0..).zip(&mut self.routers).filter(|(at, _)| *at != replica) {
+                if let Some(booking) = &booking {
+                    other.book(booking, now);
+                }
+            }
+        }
+        Route {
+            id: placement.id,
+            target: placement.target,
+            overlap: Some((placement.overlap_blocks, placement.best_overlap_blocks)),
+            replica: u32::try_from(replica).unwrap_or(u32::MAX),
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! What a replay is made of, and why it cannot be.
+
+use std::time::Duration;
+
+use crate::engine::{self, EngineConfig, KvTransfer};
+use crate::router::{PolicyProfile, RouterConfig, RouterError};
+use crate::types::SimTime;
+
+use super::super::planner::PlannerError;
+
+/// The workers.
+#[derive(Debug, Clone)]
+pub struct FleetSpec {
+    /// Workers that answer: all of them, or the decode side of a disaggregated fleet.
+    pub serving: PoolSpec,
+    /// Prefill side of a disaggregated fleet.
+    pub prefill: Option<PrefillSpec>,
+    /// Cache changes reach the router when a pass begins, not when it ends (Dynamo 1.4.2 with vLLM).
+    pub events_at_start: bool,
+}
+
+/// Workers of one kind.
+#[derive(Debug, Clone)]
+pub struct PoolSpec {
+    /// Each rank.
+    pub engine: EngineConfig,
+    /// Workers at the start, at least 1.
+    pub workers: u32,
+    /// Data-parallel ranks of each.
+    pub dp_size: u32,
+    /// For GPU hours.
+    pub gpus_per_worker: u32,
+    /// How long a worker that is added takes until it is ready.
+    pub startup: Duration,
+}
+
+/// Prefill side of a disaggregated fleet.
+#[derive(Debug, Clone)]
+pub struct PrefillSpec {
+    /// Its workers.
+    pub pool: PoolSpec,
+    /// How KV travels from here.
+    pub transfer: KvTransfer,
+    /// Only what the destination lacks travels, not the whole prompt.
+    pub missing_only: bool,
+    /// What a worker has to say about finished prompts is heard when no further pass follows at once, the latest first,
+    /// and busy decode workers are asked for room by one request per pass (Dynamo 1.4.2 with workloads of sessions).
+    pub heard_when_idle: bool,
+}
+
+/// The router.
+#[derive(Debug, Clone)]
+pub enum RouterSpec {
+    /// One after the other.
+    RoundRobin,
+    /// By cached prefix and load.
+    Kv {
+        /// Weights and queue.
+        config: Box<RouterConfig>,
+        /// Policy classes of the queue.
+        policy: Box<PolicyProfile>,
+        /// Decides ties.
+        seed: u64,
+        /// How long a cache change takes to reach the router.
+        event_lag: Duration,
+        /// Routers that share the load, at least 1; each knows what went through it, and the rest with
+        /// `router_replica_sync` only.
+        replicas: u32,
+    },
+}
+
+/// How far a run is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Requests that ended.
+    pub ended: u64,
+    /// Requests in all.
+    pub total: u64,
+    /// Virtual time.
+    pub now: SimTime,
+}
+
+/// What the observer wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Control {
+    /// Go on.
+    Continue,
+    /// End here with a partial report.
+    Stop,
+}
+
+/// Why a replay cannot run or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// No engine can be built.
+    #[error(transparent)]
+    Engine(#[from] engine::ConfigError),
+    /// Nobody to serve.
+    #[error("a replay needs at least 1 worker")]
+    NoWorkers,
+    /// A KV router with one place has nothing to decide.
+    #[error(
+        "router mode kv_router needs more than one worker or data-parallel rank to choose from; use round_robin or add workers"
+    )]
+    OneTarget,
+    /// Everybody was scaled away.
+    #[error(
+        "no active worker to route to at {} ms; keep one at least, or let requests wait with router_queue_threshold",
+        .0.as_ms()
+    )]
+    NoActiveWorker(SimTime),
+    /// A full queue of the router.
+    #[error(transparent)]
+    Router(#[from] RouterError),
+    /// The policy that scales.
+    #[error(transparent)]
+    Planner(#[from] PlannerError),
+    /// A scheduler without handoffs in a disaggregated fleet.
+    #[error("{0} has no handoff between prefill and decode workers; use vllm, or an aggregated fleet")]
+    NoHandoff(&'static str),
+    /// Something waits for what cannot come.
+    #[error("replay cannot go on: {0} requests are in flight and no event is due")]
+    DeadEnd(usize),
+}

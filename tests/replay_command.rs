@@ -1,0 +1,228 @@
+//! `ghostfleet replay` as a process: outside planners, interruption, repeatability, policy files.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+
+const LOAD: [&str; 10] = [
+    "--input-tokens",
+    "512",
+    "--output-tokens",
+    "16",
+    "--request-count",
+    "400",
+    "--shared-prefix-ratio",
+    "0.5",
+    "--num-prefix-groups",
+    "4",
+];
+
+fn replay(directory: &Path, flags: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_ghostfleet"))
+        .current_dir(directory)
+        .args(["replay", "--report-json", "report.json"])
+        .args(flags)
+        .output()
+        .unwrap()
+}
+
+fn report(directory: &Path) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(directory.join("report.json")).unwrap()).unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A planner in the shell: says when it starts, then `each` for every tick.
+fn planner(each: &str) -> String {
+    let program = format!("read start; echo '{{\"initial_tick_ms\": 200}}'; while read -r tick; do {each}; done");
+    json!({"command": ["sh", "-c", program], "timeout_seconds": 20}).to_string()
+}
+
+#[test]
+fn an_outside_program_scales_the_fleet_and_sees_the_specified_figures() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = planner("echo '{\"target_decode\": 3, \"next_tick_ms\": null}'");
+    let engine = r#"{"startup_time": 0.5, "engine": {"block_size": 64}}"#;
+    let scaled = ["--planner-config", &config, "--planner-log", "ticks.jsonl"];
+    let flags = [
+        &LOAD[..],
+        &["--arrival-interval-ms", "5", "--extra-engine-args", engine],
+        &scaled,
+    ]
+    .concat();
+    let output = replay(directory.path(), &flags);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let shown = text(&output.stdout);
+    assert!(
+        shown.contains("  t=0.2s [agg]: 1 -> 3 workers (scale_up)\nPlanner ticks: 1\n"),
+        "{shown}"
+    );
+    let log = std::fs::read_to_string(directory.path().join("ticks.jsonl")).unwrap();
+    let tick: Value = serde_json::from_str(log.trim_end()).unwrap();
+    assert_eq!(tick["decision"]["target_decode"], 3);
+    let snapshot = &tick["snapshot"];
+    assert_eq!(
+        (&snapshot["now_ms"], &snapshot["active_decode_ids"]),
+        (&json!(200.0), &json!([0]))
+    );
+    assert_eq!(snapshot["traffic"]["num_req"], 41);
+    let pass = &snapshot["decode_fpm_snapshots"][0];
+    for key in [
+        "wall_time",
+        "sum_prefill_kv_tokens",
+        "var_decode_kv_tokens",
+        "sum_queued_prefill_tokens",
+    ] {
+        assert!(pass[key].is_number(), "{key}: {pass}");
+    }
+    let report = report(directory.path());
+    assert_eq!(report["completed_requests"], 400);
+    let (seconds, duration) = (&report["decode_worker_seconds"], &report["duration_ms"]);
+    let expected = duration.as_f64().unwrap() / 1e3 * 3.0 - 0.4;
+    assert!(
+        (seconds.as_f64().unwrap() - expected).abs() < 1e-6,
+        "{seconds} for {duration} ms"
+    );
+}
+
+#[test]
+fn a_planner_that_makes_no_sense_or_dies_ends_the_replay_with_its_name() {
+    let directory = tempfile::tempdir().unwrap();
+    for (each, part) in [
+        ("echo '{\"target_decode\": \"many\"}'", "wrong answer"),
+        ("echo '{\"target\": 2}'", "unknown field"),
+        ("exit 0", "ended before its answer"),
+    ] {
+        let config = planner(each);
+        let flags = [&LOAD[..], &["--arrival-interval-ms", "5", "--planner-config", &config]].concat();
+        let output = replay(directory.path(), &flags);
+        assert_eq!(output.status.code(), Some(1));
+        let said = text(&output.stderr);
+        assert!(said.contains("planner: sh: ") && said.contains(part), "{said}");
+    }
+}
+
+#[test]
+fn an_interrupted_replay_writes_what_it_has_and_marks_it() {
+    let directory = tempfile::tempdir().unwrap();
+    // The planner interrupts its parent in the middle of the run.
+    let config = planner("kill -INT $PPID; echo '{}'; exit");
+    let load = [
+        "--input-tokens",
+        "64",
+        "--output-tokens",
+        "2",
+        "--request-count",
+        "50000",
+    ];
+    let flags = [&load[..], &["--arrival-interval-ms", "20", "--planner-config", &config]].concat();
+    let output = replay(directory.path(), &flags);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("(partial: the run was interrupted)"));
+    let report = report(directory.path());
+    assert_eq!(report["partial"], true);
+    let completed = report["completed_requests"].as_u64().unwrap();
+    assert!((10..50_000).contains(&completed), "{completed}");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_report_and_records_byte_for_byte() {
+    let run = |seed: &str| {
+        let directory = tempfile::tempdir().unwrap();
+        let fleet = [
+            "--num-workers",
+            "6",
+            "--router-mode",
+            "kv_router",
+            "--router-replicas",
+            "2",
+            "--seed",
+            seed,
+        ];
+        let load = ["--replay-concurrency", "40", "--request-records", "records.jsonl"];
+        let output = replay(directory.path(), &[&LOAD[..], &fleet, &load].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let mut report = report(directory.path());
+        for key in [
+            "wall_time_ms",
+            "processed_tokens_per_s",
+            "processed_output_tokens_per_s",
+        ] {
+            report.as_object_mut().unwrap().remove(key).unwrap();
+        }
+        let records = std::fs::read_to_string(directory.path().join("records.jsonl")).unwrap();
+        (report.to_string(), records)
+    };
+    assert_eq!(run("7"), run("7"));
+    assert_ne!(run("7").1, run("8").1, "ties fall differently");
+}
+
+#[test]
+fn policy_classes_share_the_queue_and_a_full_one_refuses() {
+    let directory = tempfile::tempdir().unwrap();
+    let policy = |limit: &str| {
+        format!(
+            "
+default_policy_family: chat
+uncached_isl_buckets: [{{min_tokens: 0, bucket: all}}]
+policy_classes:
+  - {{name: chat-all, policy_family: chat, cache_bucket: all, quantum: 4096, prefill_busy_threshold: 0}}
+  - {{name: batch, quantum: 1024, prefill_busy_threshold: 0{limit}}}
+"
+        )
+    };
+    let rows: Vec<String> = (0..120)
+        .map(|at| {
+            let class = if at % 2 == 0 { "chat" } else { "batch" };
+            json!({
+                "timestamp": at, "input_length": 1024, "output_length": 4,
+                "hash_ids": [2 * at, 2 * at + 1], "policy_class": class,
+            })
+            .to_string()
+        })
+        .collect();
+    std::fs::write(directory.path().join("trace.jsonl"), rows.join("\n")).unwrap();
+    let flags = ["trace.jsonl", "--num-workers", "2", "--router-mode", "kv_router"];
+    let files = [
+        "--router-policy-config",
+        "policy.yaml",
+        "--request-records",
+        "records.jsonl",
+    ];
+    let flags = [&flags[..], &files].concat();
+    std::fs::write(directory.path().join("policy.yaml"), policy("")).unwrap();
+    let output = replay(directory.path(), &flags);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let records = std::fs::read_to_string(directory.path().join("records.jsonl")).unwrap();
+    // Records are in the order of arrival: chat, batch, chat, ...
+    let wait = |line: &str| {
+        serde_json::from_str::<Value>(line).unwrap()["route_queue_wait_ms"]
+            .as_f64()
+            .unwrap()
+    };
+    let mean = |from: usize| records.lines().skip(from).step_by(2).map(wait).sum::<f64>() / 60.0;
+    assert!(
+        mean(0) < mean(1) * 0.8,
+        "chat waits {} ms, batch {} ms",
+        mean(0),
+        mean(1)
+    );
+
+    std::fs::write(
+        directory.path().join("policy.yaml"),
+        policy(", request_queue_limit_per_worker: 4"),
+    )
+    .unwrap();
+    let output = replay(directory.path(), &flags);
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stderr);
+    assert!(
+        said.contains("router policy class \"batch\" queue requests limit reached (current=8, limit=8)"),
+        "{said}"
+    );
+}
