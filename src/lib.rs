@@ -12,6 +12,7 @@ pub mod config;
 pub mod convert;
 pub mod engine;
 pub mod model;
+pub mod online;
 pub mod predict;
 pub mod profile;
 pub mod recommend;

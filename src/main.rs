@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
-use ghostfleet::cli::{Cli, Command, LogFormat, ProfileCommand};
+use ghostfleet::cli::{Cli, Command, LogFormat, ProfileCommand, ReplayMode};
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
@@ -13,7 +13,11 @@ fn main() -> ExitCode {
     let result = match &cli.command {
         Command::Serve(args) => ghostfleet::serve::run(args).map_err(|error| (error.exit_code(), error.to_string())),
         Command::Replay(args) => {
-            ghostfleet::replay_run::run(args).map_err(|error| (error.exit_code(), error.to_string()))
+            let replayed = match args.replay_mode {
+                ReplayMode::Offline => ghostfleet::replay_run::run(args),
+                ReplayMode::Online => ghostfleet::replay_run::run_with(args, ghostfleet::online::execute),
+            };
+            replayed.map_err(|error| (error.exit_code(), error.to_string()))
         }
         Command::Predict(args) => ghostfleet::predict::run(args, &mut std::io::stdout())
             .map_err(|error| (error.exit_code(), error.to_string())),

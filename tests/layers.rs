@@ -11,6 +11,19 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 const MAY_USE: &[(&str, &[&str])] = &[
     ("main", &["*"]),
     ("serve", &["actors", "cli", "cluster", "config", "transport", "types"]),
+    (
+        "online",
+        &[
+            "cli",
+            "cluster",
+            "replay",
+            "replay_run",
+            "router",
+            "serve",
+            "transport",
+            "types",
+        ],
+    ),
     ("convert", &["cli", "profile"]),
     ("replay_run", &["cli", "config", "engine", "replay", "router", "types"]),
     ("predict", &["cli", "engine", "replay", "replay_run"]),

@@ -16,6 +16,7 @@
 
 pub mod clock;
 pub mod death;
+pub mod door;
 pub mod engine_metrics;
 mod engine_page;
 pub mod fleet;

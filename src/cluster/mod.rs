@@ -5,6 +5,7 @@
 
 mod budget;
 mod disaggregation;
+mod door;
 mod parts;
 mod planes;
 
@@ -30,6 +31,7 @@ use crate::transport::request_plane::tcp::server::{BindError, TcpServer};
 use crate::types::{SequenceHash, StoredBlock, WorkerId};
 
 pub use budget::{Budget, BudgetError};
+pub use door::RankDoor;
 
 /// A fleet that cannot be started.
 #[derive(Debug, thiserror::Error)]

@@ -1,10 +1,10 @@
 //! Requests between arrival and end.
 
 use crate::router::Target;
-use crate::types::SimTime;
+use crate::types::{EngineRequest, HashSalt, RequestId, SimTime, StopRule};
 
 use super::record::Terminal;
-use super::source::Turn;
+use super::source::{Source, Turn};
 
 /// One request in flight.
 #[derive(Debug)]
@@ -81,7 +81,34 @@ pub(crate) struct Handoff {
     pub(crate) over: Option<(Terminal, SimTime)>,
 }
 
+impl RouteLog {
+    /// The router decided `now`.
+    pub(crate) fn decided(&mut self, target: Target, overlap: Option<(u32, u32)>, replica: u32, now: SimTime) {
+        self.sent = Some(now);
+        self.target = Some(target);
+        self.overlap = overlap;
+        self.replica = replica;
+    }
+}
+
 impl Flight {
+    /// The request as an engine sees it.
+    pub(crate) fn request(&self, id: u64, source: &dyn Source) -> EngineRequest {
+        EngineRequest {
+            id: RequestId(id),
+            key: u64::from(self.turn.tag) + 1,
+            prompt: source.prompt(self.turn.tag),
+            stop: StopRule {
+                max_tokens: Some(self.turn.output_tokens),
+                ignore_eos: true,
+                ..StopRule::default()
+            },
+            planned: self.turn.planned.clone(),
+            priority: 0,
+            salt: HashSalt::default(),
+        }
+    }
+
     pub(crate) fn new(turn: Turn, arrival: SimTime) -> Self {
         Self {
             arrival,

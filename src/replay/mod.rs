@@ -18,6 +18,7 @@ mod fleet;
 mod flight;
 mod harness;
 mod html;
+mod live;
 mod planner;
 mod prompt;
 mod record;
@@ -37,6 +38,7 @@ pub use agentic::{AgenticRequest, AgenticSource, Dependency, GraphError, GraphOr
 pub use curves::Curves;
 pub use harness::{Control, FleetSpec, Harness, PoolSpec, PrefillSpec, Progress, ReplayError, RouterSpec};
 pub use html::{NamedReport, render as render_html};
+pub use live::{Answer, LiveRun, Outgoing};
 pub use planner::{
     Decision, ForwardMetrics, Planner, PlannerError, ScalingEvent, ScalingLog, Script, Snapshot, Traffic,
 };

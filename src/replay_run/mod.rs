@@ -18,7 +18,8 @@ use crate::replay::{Control, Progress, ReplayError, Report};
 use crate::replay::{GraphError, SyntheticError};
 use crate::router;
 
-pub use output::run;
+pub use output::{run, run_with};
+pub use plan::RealTimePlan;
 pub use workload::{Workload, workload};
 
 /// Why a replay did not happen or did not end.
@@ -42,6 +43,9 @@ pub enum RunError {
     /// The router's configuration.
     #[error(transparent)]
     Router(#[from] router::ConfigError),
+    /// Workers in real time.
+    #[error("{0}")]
+    Online(String),
     /// The run itself.
     #[error(transparent)]
     Replay(#[from] ReplayError),
@@ -61,6 +65,7 @@ impl RunError {
             | Self::Synthetic(_)
             | Self::Router(_)
             | Self::Replay(_)
+            | Self::Online(_)
             | Self::Write(..) => 1,
         }
     }

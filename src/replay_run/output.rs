@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::Value;
 
 use crate::cli::ReplayArgs;
-use crate::replay::{Control, NamedReport, Report, render_html, render_table};
+use crate::replay::{Control, NamedReport, Progress, Report, render_html, render_table};
 
 use super::progress::Meter;
 use super::{RunError, execute};
@@ -22,6 +22,17 @@ use super::{RunError, execute};
 /// # Errors
 /// As [`execute`], and files that cannot be written.
 pub fn run(args: &ReplayArgs) -> Result<(), RunError> {
+    run_with(args, |args, observe| execute(args, observe))
+}
+
+/// Like [`run`], with a replay of any kind.
+///
+/// # Errors
+/// As the replay, and files that cannot be written.
+pub fn run_with(
+    args: &ReplayArgs,
+    replay: impl FnOnce(&ReplayArgs, &mut dyn FnMut(Progress) -> Control) -> Result<Report, RunError>,
+) -> Result<(), RunError> {
     let path = report_path(args.report_json.as_deref());
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
@@ -30,7 +41,7 @@ pub fn run(args: &ReplayArgs) -> Result<(), RunError> {
         handlers.map_err(|error| RunError::Invalid(format!("cannot handle signals: {error}")))?;
     }
     let mut meter = Meter::new();
-    let result = execute(args, |progress| {
+    let result = replay(args, &mut |progress| {
         meter.show(progress);
         if stop.load(Ordering::Relaxed) {
             Control::Stop

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::cli::{ReplayArgs, ReplayMode, RouterMode, TraceFormat};
-use crate::replay::{Arrivals, Harness, RouterSpec, Sla, Source, SyntheticSpec};
+use crate::replay::{Arrivals, Harness, PoolSpec, RouterSpec, Sla, Source, SyntheticSpec};
 use crate::router::{PolicyProfile, QueuePolicy, RouterConfig};
 
 use super::RunError;
@@ -47,22 +47,9 @@ impl Plan {
 
     /// The fleet with its router.
     pub(super) fn harness(&self, args: &ReplayArgs) -> Result<Harness, RunError> {
-        let router = match args.router_mode {
-            RouterMode::RoundRobin => RouterSpec::RoundRobin,
-            RouterMode::KvRouter => RouterSpec::Kv {
-                config: Box::new(self.router.clone()),
-                policy: Box::new(self.policy.clone()),
-                seed: args.seed,
-                event_lag: Duration::try_from_secs_f64(args.kv_event_lag_ms / 1e3).unwrap_or_default(),
-                replicas: args.router_replicas,
-            },
-        };
-        let mut harness = Harness::new(self.pools.fleet(args, self.plays_sessions(args)), &router)?.with_sla(Sla {
-            ttft_ms: args.sla_ttft_ms,
-            itl_ms: args.sla_itl_ms,
-            e2e_ms: args.sla_e2e_ms,
-        });
-        if args.report_jsonl.is_some() || args.request_records.is_some() {
+        let fleet = self.pools.fleet(args, self.plays_sessions(args));
+        let mut harness = Harness::new(fleet, &self.router(args))?.with_sla(sla(args));
+        if keeps_records(args) {
             harness = harness.with_records();
         }
         if args.html.is_some() {
@@ -71,10 +58,23 @@ impl Plan {
         if let Some(config) = &args.planner_config {
             harness = harness.with_planner(planner::build(config, args.planner_log.as_deref())?)?;
         }
-        if let Some(seconds) = args.max_sim_time_seconds.filter(|_| !is_graph(args.trace_format)) {
-            harness = harness.with_max_sim_time(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX));
+        if let Some(limit) = max_time(args) {
+            harness = harness.with_max_sim_time(limit);
         }
         Ok(harness)
+    }
+
+    fn router(&self, args: &ReplayArgs) -> RouterSpec {
+        match args.router_mode {
+            RouterMode::RoundRobin => RouterSpec::RoundRobin,
+            RouterMode::KvRouter => RouterSpec::Kv {
+                config: Box::new(self.router.clone()),
+                policy: Box::new(self.policy.clone()),
+                seed: args.seed,
+                event_lag: Duration::try_from_secs_f64(args.kv_event_lag_ms / 1e3).unwrap_or_default(),
+                replicas: args.router_replicas,
+            },
+        }
     }
 
     /// Whether the workload is one of sessions, as traces and all but the simplest synthetic loads are.
@@ -112,6 +112,61 @@ impl Plan {
             block_size: self.pools.block_size(),
         }
     }
+}
+
+/// What a replay in real time runs.
+pub struct RealTimePlan {
+    /// The workers.
+    pub pool: PoolSpec,
+    /// The router.
+    pub router: RouterSpec,
+    /// The workload.
+    pub source: Box<dyn Source>,
+    /// Bounds of good service.
+    pub sla: Sla,
+    /// A record of every request is wanted.
+    pub records: bool,
+    /// Curves over time are wanted.
+    pub curves: bool,
+    /// End of the run, whatever is left.
+    pub max_time: Option<Duration>,
+}
+
+impl RealTimePlan {
+    /// Checks the flags as for an offline replay.
+    ///
+    /// # Errors
+    /// As [`super::execute`].
+    pub fn new(args: &ReplayArgs) -> Result<Self, RunError> {
+        let plan = Plan::new(args)?;
+        Ok(Self {
+            pool: plan.pools.fleet(args, false).serving,
+            router: plan.router(args),
+            source: plan.source(args)?,
+            sla: sla(args),
+            records: keeps_records(args),
+            curves: args.html.is_some(),
+            max_time: max_time(args),
+        })
+    }
+}
+
+fn sla(args: &ReplayArgs) -> Sla {
+    Sla {
+        ttft_ms: args.sla_ttft_ms,
+        itl_ms: args.sla_itl_ms,
+        e2e_ms: args.sla_e2e_ms,
+    }
+}
+
+fn keeps_records(args: &ReplayArgs) -> bool {
+    args.report_jsonl.is_some() || args.request_records.is_some()
+}
+
+/// End of the run; a trace of request graphs has none.
+fn max_time(args: &ReplayArgs) -> Option<Duration> {
+    let seconds = args.max_sim_time_seconds.filter(|_| !is_graph(args.trace_format))?;
+    Some(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
 }
 
 fn is_graph(format: TraceFormat) -> bool {
@@ -300,12 +355,8 @@ fn check_reach(args: &ReplayArgs, pools: &Pools) -> Result<(), RunError> {
     if args.router_mode == RouterMode::KvRouter && one_target && args.planner_config.is_none() {
         return Err(crate::replay::ReplayError::OneTarget.into());
     }
-    let asked = [
-        ("--replay-mode online", args.replay_mode == ReplayMode::Online),
-        ("--aic-backend (the router's prefill model)", args.aic_backend.is_some()),
-    ];
-    match asked.iter().find(|(_, asked)| *asked) {
-        Some((what, _)) => invalid(format!("{what} is not available in this build; leave it out")),
-        None => Ok(()),
+    if args.aic_backend.is_some() {
+        return invalid("--aic-backend (the router's prefill model) is not available in this build; leave it out");
     }
+    Ok(())
 }

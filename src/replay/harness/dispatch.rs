@@ -2,7 +2,6 @@
 
 use crate::engine::HandoffRefused;
 use crate::router::Target;
-use crate::types::{EngineRequest, HashSalt, RequestId, StopRule};
 
 use super::super::flight::{Flight, Handoff, RouteLog};
 use super::super::record::Terminal;
@@ -63,11 +62,7 @@ impl Harness {
             flight.dispatched = Some(now);
             source.dispatched(tag, now);
         }
-        let log = route_log(flight, prefill_side);
-        log.sent = Some(now);
-        log.target = Some(target);
-        log.overlap = route.overlap;
-        log.replica = route.replica;
+        route_log(flight, prefill_side).decided(target, route.overlap, route.replica, now);
         if let Some(scaling) = &mut self.scaling
             && let Some((overlap, _)) = route.overlap
             && pool == PREFILL
@@ -95,21 +90,7 @@ impl Harness {
         let now = self.now;
         let prefill_side = self.is_prefill_side(pool);
         let Some(flight) = self.flights.get(id) else { return };
-        let tag = flight.turn.tag;
-        let (output_tokens, planned) = (flight.turn.output_tokens, flight.turn.planned.clone());
-        let mut request = EngineRequest {
-            id: RequestId(id),
-            key: u64::from(tag) + 1,
-            prompt: source.prompt(tag),
-            stop: StopRule {
-                max_tokens: Some(output_tokens),
-                ignore_eos: true,
-                ..StopRule::default()
-            },
-            planned,
-            priority: 0,
-            salt: HashSalt::default(),
-        };
+        let mut request = flight.request(id, source);
         let handoffs = self.handoffs.is_some();
         let worker = self.pools[pool as usize].worker(target.worker);
         let busy = worker.busy;

@@ -9,7 +9,7 @@ mod dispatch;
 mod handoff;
 mod passes;
 mod pool;
-mod routing;
+pub(super) mod routing;
 mod spec;
 mod ticks;
 

@@ -12,24 +12,24 @@ use super::PoolSpec;
 use super::spec::RouterSpec;
 
 /// Routes the requests of one pool.
-pub(super) enum PoolRouter {
+pub(in crate::replay) enum PoolRouter {
     RoundRobin(RoundRobin),
     Kv(Box<Kv>),
 }
 
 /// A request and where it goes.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Route {
-    pub(super) id: u64,
-    pub(super) target: Target,
+pub(in crate::replay) struct Route {
+    pub(in crate::replay) id: u64,
+    pub(in crate::replay) target: Target,
     /// Cached blocks at the target, and most at any target.
-    pub(super) overlap: Option<(u32, u32)>,
+    pub(in crate::replay) overlap: Option<(u32, u32)>,
     /// Router that decided.
-    pub(super) replica: u32,
+    pub(in crate::replay) replica: u32,
 }
 
 /// What a router does with a request.
-pub(super) enum Routed {
+pub(in crate::replay) enum Routed {
     Now(Route),
     Queued,
     /// There is no place and no queue.
@@ -38,14 +38,14 @@ pub(super) enum Routed {
 
 /// Part of a fleet that a KV router serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Side {
+pub(in crate::replay) enum Side {
     Aggregated,
     Prefill,
     Decode,
 }
 
 /// KV routers in front of one pool.
-pub(super) struct Kv {
+pub(in crate::replay) struct Kv {
     side: Side,
     routers: Vec<KvRouter>,
     /// Whose turn it is.
@@ -60,7 +60,7 @@ pub(super) struct Kv {
 
 impl PoolRouter {
     /// A router without targets for a pool.
-    pub(super) fn new(spec: &RouterSpec, pool: &PoolSpec, side: Side) -> Self {
+    pub(in crate::replay) fn new(spec: &RouterSpec, pool: &PoolSpec, side: Side) -> Self {
         let RouterSpec::Kv {
             config,
             policy,
@@ -106,7 +106,7 @@ impl PoolRouter {
     }
 
     /// Whether prompts are needed to route.
-    pub(super) fn reads_prompts(&self) -> bool {
+    pub(in crate::replay) fn reads_prompts(&self) -> bool {
         match self {
             Self::RoundRobin(_) => false,
             Self::Kv(kv) => kv.side != Side::Decode,
@@ -114,7 +114,7 @@ impl PoolRouter {
     }
 
     /// Makes a worker routable.
-    pub(super) fn add(&mut self, worker: u32, ranks: u32) {
+    pub(in crate::replay) fn add(&mut self, worker: u32, ranks: u32) {
         if let Self::Kv(kv) = self {
             for router in &mut kv.routers {
                 (0..ranks).for_each(|rank| router.add(Target { worker, rank }));
@@ -123,14 +123,14 @@ impl PoolRouter {
     }
 
     /// A worker gets nothing more.
-    pub(super) fn drain(&mut self, worker: u32) {
+    pub(in crate::replay) fn drain(&mut self, worker: u32) {
         if let Self::Kv(kv) = self {
             kv.routers.iter_mut().for_each(|router| router.drain(worker));
         }
     }
 
     /// A worker is gone, with its cache and what it had to say.
-    pub(super) fn remove(&mut self, worker: u32) {
+    pub(in crate::replay) fn remove(&mut self, worker: u32) {
         if let Self::Kv(kv) = self {
             kv.pending.retain(|(_, target, _)| target.worker != worker);
             kv.routers.iter_mut().for_each(|router| router.remove(worker));
@@ -138,7 +138,7 @@ impl PoolRouter {
     }
 
     /// Takes over cache changes of a rank, at once or after the lag.
-    pub(super) fn apply(&mut self, target: Target, events: &mut Vec<KvEvent>, now: SimTime) {
+    pub(in crate::replay) fn apply(&mut self, target: Target, events: &mut Vec<KvEvent>, now: SimTime) {
         let Self::Kv(kv) = self else {
             events.clear();
             return;
@@ -154,7 +154,7 @@ impl PoolRouter {
     }
 
     /// Decides about a request; `prompt` is read where [`Self::reads_prompts`] says so.
-    pub(super) fn arrive(
+    pub(in crate::replay) fn arrive(
         &mut self,
         id: u64,
         turn: &Turn,
@@ -200,7 +200,7 @@ impl PoolRouter {
     }
 
     /// The first token of a request is there and more will come.
-    pub(super) fn prefill_completed(&mut self, id: u64, now: SimTime) {
+    pub(in crate::replay) fn prefill_completed(&mut self, id: u64, now: SimTime) {
         if let Self::Kv(kv) = self {
             kv.catch_up(now);
             kv.routers
@@ -210,7 +210,7 @@ impl PoolRouter {
     }
 
     /// A request ended.
-    pub(super) fn free(&mut self, id: u64, now: SimTime) {
+    pub(in crate::replay) fn free(&mut self, id: u64, now: SimTime) {
         if let Self::Kv(kv) = self {
             kv.catch_up(now);
             kv.routers.iter_mut().for_each(|router| router.free(id, now));
@@ -218,7 +218,7 @@ impl PoolRouter {
     }
 
     /// The next request that waited and can go.
-    pub(super) fn release(&mut self, now: SimTime) -> Option<Route> {
+    pub(in crate::replay) fn release(&mut self, now: SimTime) -> Option<Route> {
         let Self::Kv(kv) = self else { return None };
         for replica in 0..kv.routers.len() {
             if let Some(placement) = kv.routers[replica].release(now) {

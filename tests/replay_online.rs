@@ -1,0 +1,89 @@
+//! `replay --replay-mode online`: live workers in this process, the same report.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+const ENGINE: &str =
+    r#"{"engine": {"block_size": 64, "timing_model": {"type": "fixed", "prefill_ms": 4, "decode_ms": 2}}}"#;
+
+fn replay(directory: &Path, flags: &[&str]) -> Value {
+    let output = Command::new(env!("CARGO_BIN_EXE_ghostfleet"))
+        .current_dir(directory)
+        .env("RUST_LOG", "error")
+        .args(["replay", "--report-json", "report.json", "--extra-engine-args", ENGINE])
+        .args(flags)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_str(&std::fs::read_to_string(directory.join("report.json")).unwrap()).unwrap()
+}
+
+const LOAD: [&str; 12] = [
+    "--input-tokens",
+    "256",
+    "--output-tokens",
+    "8",
+    "--request-count",
+    "24",
+    "--replay-concurrency",
+    "4",
+    "--shared-prefix-ratio",
+    "0.5",
+    "--num-prefix-groups",
+    "1",
+];
+
+#[test]
+fn a_load_has_the_same_counts_live_and_in_virtual_time_and_takes_as_long_as_the_model_says_at_least() {
+    let directory = tempfile::tempdir().unwrap();
+    let fleet = [&LOAD[..], &["--num-workers", "2", "--request-records", "records.jsonl"]].concat();
+    let offline = replay(directory.path(), &fleet);
+    let online = replay(directory.path(), &[&fleet[..], &["--replay-mode", "online"]].concat());
+    for key in [
+        "num_requests",
+        "completed_requests",
+        "total_input_tokens",
+        "total_output_tokens",
+    ] {
+        assert_eq!(online[key], offline[key], "{key}");
+    }
+    let mean = |report: &Value, key: &str| report[key].as_f64().unwrap();
+    for key in ["min_ttft_ms", "mean_itl_ms", "mean_e2e_latency_ms"] {
+        let (live, model) = (mean(&online, key), mean(&offline, key));
+        assert!(live > model * 0.98 - 0.1, "{key}: {live} live, {model} by the model");
+    }
+    assert!(mean(&online, "prefix_cache_reused_ratio") > 0.2);
+    let records = std::fs::read_to_string(directory.path().join("records.jsonl")).unwrap();
+    let records: Vec<Value> = records
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let on = |worker: u64| {
+        records
+            .iter()
+            .filter(|record| record["logical_worker_id"] == worker)
+            .count()
+    };
+    assert_eq!((on(0), on(1)), (12, 12), "round robin");
+    assert!(records.iter().all(|record| record["output_length"] == 8));
+}
+
+#[test]
+fn the_kv_router_model_routes_live_workers_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let fleet = [
+        "--num-workers",
+        "3",
+        "--router-mode",
+        "kv_router",
+        "--replay-mode",
+        "online",
+    ];
+    let online = replay(directory.path(), &[&LOAD[..], &fleet].concat());
+    assert_eq!(online["completed_requests"], 24);
+    assert!(online["prefix_cache_reused_ratio"].as_f64().unwrap() > 0.2);
+}
