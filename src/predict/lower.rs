@@ -35,9 +35,7 @@ fn wrong<T>(what: impl Into<String>) -> Result<T, PredictError> {
 /// # Errors
 /// [`PredictError::Config`] names the key.
 pub fn lower(document: &Document, stack: Stack) -> Result<Lowered, PredictError> {
-    if stack == Stack::Engine && (document.router.is_some() || document.planner.is_some()) {
-        return wrong("router and planner belong to --stack dynamo; use it or leave the sections out");
-    }
+    check_stack(document, stack)?;
     if document
         .planner
         .as_ref()
@@ -67,6 +65,17 @@ pub fn lower(document: &Document, stack: Stack) -> Result<Lowered, PredictError>
         gpus_per_worker,
         gpus,
     })
+}
+
+/// Whether a document has only sections of its stack.
+///
+/// # Errors
+/// [`PredictError::Config`].
+pub(crate) fn check_stack(document: &Document, stack: Stack) -> Result<(), PredictError> {
+    if stack == Stack::Engine && (document.router.is_some() || document.planner.is_some()) {
+        return wrong("router and planner belong to --stack dynamo; use it or leave the sections out");
+    }
+    Ok(())
 }
 
 /// GPUs of one worker.

@@ -14,6 +14,7 @@ use crate::replay::{Control, Progress, Report};
 use crate::replay_run::{self, RunError};
 
 use document::Document;
+pub(crate) use lower::check_stack;
 pub use lower::{Lowered, lower};
 pub use output::{Results, run};
 pub(crate) use output::{print, stop_flag};

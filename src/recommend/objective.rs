@@ -98,21 +98,37 @@ fn dominates(one: (f64, f64), other: (f64, f64)) -> bool {
 /// How many of all trials are better than each: 0 for the best, and for each point of a front.
 pub(super) fn ranks(metrics: &[Metrics], target: Target) -> Vec<usize> {
     let axes: Vec<_> = metrics.iter().map(|metrics| metrics.axes(target)).collect();
-    axes.iter()
-        .map(|&own| axes.iter().filter(|&&other| dominates(other, own)).count())
-        .collect()
+    if target == Target::Pareto {
+        let better = |own| axes.iter().filter(|&&other| dominates(other, own)).count();
+        return axes.iter().map(|&own| better(own)).collect();
+    }
+    let mut sorted: Vec<f64> = axes.iter().map(|axes| axes.0).collect();
+    sorted.sort_by(|a, b| b.total_cmp(a));
+    let better = |own: f64| sorted.partition_point(|other| other.total_cmp(&own).is_gt());
+    axes.iter().map(|axes| better(axes.0)).collect()
 }
 
-/// Indices of what is recommended, best first: every trial for a scalar target, the front (least GPU cost per token
-/// first) for a Pareto target. Equal ones stay in order.
+/// Indices of what is recommended, best first: every trial for a scalar target, the front (most throughput per GPU first)
+/// for a Pareto target. Equal ones stay in order.
 pub(super) fn recommended(metrics: &[Metrics], target: Target) -> Vec<usize> {
-    let ranks = ranks(metrics, target);
+    let axes = |at: usize| metrics[at].axes(target);
     let mut order: Vec<usize> = (0..metrics.len()).collect();
+    order.sort_by(|&a, &b| {
+        let ((x, y), (other_x, other_y)) = (axes(a), axes(b));
+        other_x.total_cmp(&x).then(other_y.total_cmp(&y))
+    });
     if target == Target::Pareto {
-        order.retain(|&at| ranks[at] == 0);
-        order.sort_by(|&a, &b| metrics[b].throughput_per_gpu.total_cmp(&metrics[a].throughput_per_gpu));
-    } else {
-        order.sort_by(|&a, &b| metrics[b].axes(target).0.total_cmp(&metrics[a].axes(target).0));
+        // Whoever comes later has no more of the first axis, so it is on the front if it has more of the second than all
+        // before it, or is equal to the last of them.
+        let mut best: Option<(f64, f64)> = None;
+        order.retain(|&at| {
+            let own = axes(at);
+            let kept = best.is_none_or(|best| own.1 > best.1 || (own.0 >= best.0 && own.1 >= best.1));
+            if kept {
+                best = Some(own);
+            }
+            kept
+        });
     }
     order
 }
@@ -148,6 +164,16 @@ mod tests {
         ];
         assert_eq!(recommended(&all, Target::Pareto), [3, 1, 0]);
         assert_eq!(ranks(&all, Target::Pareto), [0, 0, 1, 0, 1]);
+        // Every point of the front, and nothing else, is beaten by nobody.
+        let many: Vec<Metrics> = (0..400_u32)
+            .map(|at| metrics(f64::from(at * 7919 % 23), f64::from(at * 104_729 % 29), 1.0))
+            .collect();
+        let ranks_of_many = ranks(&many, Target::Pareto);
+        let mut front = recommended(&many, Target::Pareto);
+        front.sort_unstable();
+        let unbeaten: Vec<usize> = (0..many.len()).filter(|&at| ranks_of_many[at] == 0).collect();
+        assert_eq!(front, unbeaten);
+        assert_eq!(ranks(&all, Target::Ttft), [2, 0, 1, 3, 4]);
         assert_eq!(recommended(&all, Target::Throughput), [3, 1, 4, 2, 0]);
         assert_eq!(recommended(&all, Target::Ttft), [1, 2, 0, 3, 4]);
     }

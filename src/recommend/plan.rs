@@ -128,6 +128,7 @@ impl Plan {
         }
         // A key that no candidate can have would make all of them fail one by one.
         let first = predict::read(space.document(0))?;
+        predict::check_stack(&first, stack)?;
         if space.len() == 1 {
             predict::lower(&first, stack)?;
         }

@@ -12,7 +12,7 @@ use crate::replay::Control;
 
 use super::objective::{Metrics, ranks};
 use super::plan::Plan;
-use super::search::Search;
+use super::search::{Algorithm, Search};
 
 /// What became of a candidate.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
@@ -82,8 +82,11 @@ pub(super) fn run(
     }
 }
 
-/// Candidates with their ranks among those that have a result.
+/// Candidates with their ranks among those that have a result; nothing for a search that does not learn.
 fn ranked(trials: &[Trial], plan: &Plan) -> Vec<(u64, Option<usize>)> {
+    if plan.algorithm != Algorithm::Bayesian {
+        return Vec::new();
+    }
     let measured: Vec<(u64, Metrics)> = trials
         .iter()
         .filter_map(|trial| Some((trial.candidate, *trial.metrics()?)))

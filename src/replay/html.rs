@@ -255,19 +255,25 @@ fn chart(page: &mut String, name: &str, about: &str, (x_end, y_end): (f64, f64),
         page,
         "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{name}\">"
     );
-    for step in 0..=4 {
-        let part = f64::from(step) / 4.0;
-        let (x, y) = (x_of(part * x_end), y_of(part * y_end));
+    for tick in ticks(y_end) {
+        let y = y_of(tick);
         let _ = write!(
             page,
             "<line class=\"axis\" x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\"/><text x=\"{:.1}\" y=\"{:.1}\" \
-             text-anchor=\"end\">{}</text><text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+             text-anchor=\"end\">{}</text>",
             WIDTH - RIGHT,
             LEFT - 6.0,
             y + 4.0,
-            short(part * y_end),
+            short(tick)
+        );
+    }
+    for tick in ticks(x_end) {
+        let _ = write!(
+            page,
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+            x_of(tick),
             HEIGHT - 10.0,
-            short(part * x_end)
+            short(tick)
         );
     }
     for line in lines {
@@ -282,6 +288,16 @@ fn chart(page: &mut String, name: &str, about: &str, (x_end, y_end): (f64, f64),
         page.push_str("\"/>");
     }
     page.push_str("</svg></figure>\n");
+}
+
+/// Round numbers from 0 to `end`, about five.
+fn ticks(end: f64) -> impl Iterator<Item = f64> {
+    let size = 10_f64.powf((end / 5.0).log10().floor());
+    let steps = [1.0, 2.0, 2.5, 5.0, 10.0].map(|step| step * size);
+    let step = steps.into_iter().find(|step| end / step <= 5.0).unwrap_or(end);
+    (0..=5)
+        .map(move |at| f64::from(at) * step)
+        .take_while(move |tick| *tick <= end)
 }
 
 /// Mean requests of workers over time, with neighbours put together until it fits.
@@ -401,6 +417,14 @@ mod tests {
         let page = render("t", &[run("full", 1.0), plain]);
         assert!(page.contains("<td>3</td><td>7</td>") && page.contains("<td>12.50</td><td>-</td>"));
         assert!(page.contains("was interrupted"));
+    }
+
+    #[test]
+    fn axes_have_round_numbers() {
+        let found = |end| ticks(end).collect::<Vec<_>>();
+        assert_eq!(found(11_239.0), [0.0, 2500.0, 5000.0, 7500.0, 10_000.0]);
+        assert_eq!(found(100.0), [0.0, 20.0, 40.0, 60.0, 80.0, 100.0]);
+        assert_eq!(found(0.9).len(), 5);
     }
 
     #[test]

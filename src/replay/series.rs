@@ -163,21 +163,27 @@ impl Series {
     pub(crate) fn to_json(&self) -> Value {
         let used = usize::try_from(self.last / self.width).map_or(BUCKETS, |bucket| (bucket + 1).min(BUCKETS));
         let width_ns = self.width as f64;
+        // The run ends within the last bucket; a very short rest would make a peak of whatever ended in it.
+        let rest = self.last - (used as u64 - 1) * self.width;
+        let last_ns = rest.max(self.width / 2) as f64;
         let scaled = |track: &Track, unit: f64| -> Vec<f64> {
             let values = track.values(self.width);
-            values[..used].iter().map(|value| round(value * unit)).collect()
+            let values = values[..used].iter().enumerate();
+            let span = |at| if at + 1 == used { last_ns } else { width_ns };
+            values.map(|(at, value)| round(value * unit / span(at))).collect()
         };
         let prompt = self.prompt.values(self.width);
         let reused = self.reused.values(self.width);
         let hits = prompt[..used].iter().zip(&reused);
         let hits = hits.map(|(prompt, reused)| (*prompt > 0.0).then(|| round(reused / prompt)));
-        let workers = self.workers.iter().map(|track| scaled(track, 1.0 / width_ns));
+        let workers = self.workers.iter().map(|track| scaled(track, 1.0));
         json!({
             "bucket_ms": width_ns / 1e6,
-            "waiting_requests": scaled(&self.waiting, 1.0 / width_ns),
-            "running_requests": scaled(&self.running, 1.0 / width_ns),
-            "output_throughput_tok_s": scaled(&self.output, 1e9 / width_ns),
-            "request_throughput_rps": scaled(&self.completed, 1e9 / width_ns),
+            "last_bucket_ms": last_ns / 1e6,
+            "waiting_requests": scaled(&self.waiting, 1.0),
+            "running_requests": scaled(&self.running, 1.0),
+            "output_throughput_tok_s": scaled(&self.output, 1e9),
+            "request_throughput_rps": scaled(&self.completed, 1e9),
             "prefix_cache_reused_ratio": hits.collect::<Vec<_>>(),
             "worker_requests": workers.collect::<Vec<_>>(),
         })
@@ -233,17 +239,17 @@ mod tests {
         series.completed(&life, SimTime(5 * MS + MS / 2));
         let json = series.to_json();
         assert_eq!(json["waiting_requests"], json!([0.5, 1.0, 0.5, 0.0, 0.0, 0.0]));
-        assert_eq!(json["running_requests"], json!([0.0, 0.0, 0.5, 1.0, 1.0, 0.5]));
+        assert_eq!(json["running_requests"], json!([0.0, 0.0, 0.5, 1.0, 1.0, 1.0]));
         assert_eq!(
             json["output_throughput_tok_s"],
-            json!([0.0, 0.0, 0.0, 2000.0, 2000.0, 1000.0])
+            json!([0.0, 0.0, 0.0, 2000.0, 2000.0, 2000.0])
         );
-        assert_eq!(json["request_throughput_rps"], json!([0.0, 0.0, 0.0, 0.0, 0.0, 1000.0]));
+        assert_eq!(json["request_throughput_rps"], json!([0.0, 0.0, 0.0, 0.0, 0.0, 2000.0]));
         assert_eq!(
             json["prefix_cache_reused_ratio"],
             json!([null, null, 0.4, null, null, null])
         );
-        assert_eq!(json["worker_requests"][1], json!([0.5, 1.0, 1.0, 1.0, 1.0, 0.5]));
+        assert_eq!(json["worker_requests"][1], json!([0.5, 1.0, 1.0, 1.0, 1.0, 1.0]));
         assert!(sum(&json["worker_requests"][0]).abs() < 1e-9);
     }
 
@@ -258,11 +264,16 @@ mod tests {
             );
         }
         let json = series.to_json();
-        let width_s = json["bucket_ms"].as_f64().unwrap() / 1e3;
+        let seconds = |key: &str| json[key].as_f64().unwrap() / 1e3;
+        let sum = |values: &Value| {
+            let values: Vec<f64> = values.as_array().unwrap().iter().filter_map(Value::as_f64).collect();
+            let (last, others) = values.split_last().unwrap();
+            others.iter().sum::<f64>() * seconds("bucket_ms") + last * seconds("last_bucket_ms")
+        };
         assert!(json["waiting_requests"].as_array().unwrap().len() <= BUCKETS);
-        assert!((sum(&json["request_throughput_rps"]) * width_s - 5000.0).abs() < 1.0);
-        assert!((sum(&json["output_throughput_tok_s"]) * width_s - 25_000.0).abs() < 1.0);
-        assert!((sum(&json["waiting_requests"]) * width_s - 5.0).abs() < 0.01);
-        assert!((sum(&json["running_requests"]) * width_s - 40.0).abs() < 0.01);
+        assert!((sum(&json["request_throughput_rps"]) - 5000.0).abs() < 1.0);
+        assert!((sum(&json["output_throughput_tok_s"]) - 25_000.0).abs() < 1.0);
+        assert!((sum(&json["waiting_requests"]) - 5.0).abs() < 0.01);
+        assert!((sum(&json["running_requests"]) - 40.0).abs() < 0.01);
     }
 }

@@ -119,6 +119,18 @@ mod tests {
     use super::number;
 
     #[test]
+    fn the_table_has_a_frame_and_one_line_per_metric() {
+        let mut nothing: [f64; 0] = [];
+        let summary = super::Summary::of(&mut nothing);
+        let cells = super::full("Time to First Token (ms)", &summary);
+        assert_eq!(cells[1..], ["0.00"; 7].map(str::to_owned));
+        assert_eq!(super::average("Request Count (requests)", 3.0)[2], "N/A");
+        let mut out = String::new();
+        super::rule(&mut out, &[1, 2], ['┏', '┳', '┓']);
+        assert_eq!(out, "┏━━━┳━━━━┓\n");
+    }
+
+    #[test]
     fn numbers_have_two_decimals_and_groups_of_three() {
         assert_eq!(
             [1234.5, 0.0, 999.999, 1e9].map(number),

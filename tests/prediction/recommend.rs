@@ -186,6 +186,13 @@ fn a_sweep_without_a_candidate_that_works_says_why_the_first_did_not() {
         "optimization.constraints.max_candidate_gpus=0",
     ];
     let args = [&args[..], &["--set", "optimization.constraints.min_candidate_gpus=0"]].concat();
+    let stack = ["recommend", "-c", "s.yaml", "--set", "router={policy: round_robin}"];
+    refuse(
+        directory.path(),
+        &stack,
+        2,
+        &["router and planner belong to --stack dynamo"],
+    );
     refuse(
         directory.path(),
         &args,

@@ -182,6 +182,8 @@ impl Row {
         if input_tokens == 0 {
             return Err(lines.wrong("the prompt is empty; expected input_length above 0 and at least one of hash_ids"));
         }
+        lines.check_tokens("input_length", input_tokens)?;
+        lines.check_tokens("output_length", output_tokens)?;
         for (field, value) in [
             ("timestamp", self.timestamp),
             ("not_before_ms", self.not_before_ms),

@@ -68,6 +68,7 @@ pub fn read<R: BufRead>(
         row_number += 1;
         let mut session = None;
         for turn in 0..=row.num_turns as usize {
+            lines.check_tokens("the prompt of a turn", input_tokens)?;
             let blocks = input_tokens.div_ceil(block_tokens) as usize;
             while hash_ids.len() < blocks {
                 fresh += 1;
@@ -84,6 +85,7 @@ pub fn read<R: BufRead>(
                     .map_or(0.0, |latency| latency * 1000.0),
                 ..TurnSpec::default()
             };
+            lines.check_tokens("the answer of a turn", spec.output_tokens)?;
             let added = spec
                 .output_tokens
                 .saturating_add(row.tool_call_output_length.get(turn).copied().unwrap_or(0));

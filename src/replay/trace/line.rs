@@ -9,6 +9,9 @@ use serde_json::Value;
 /// Longest line, bytes.
 const MAX_LINE: u64 = 64 << 20;
 
+/// Longest prompt or answer, tokens: more than any model takes, and less than memory.
+pub(crate) const MAX_TOKENS: u32 = 1 << 26;
+
 /// Why a trace cannot be replayed. Names file and line.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
@@ -202,6 +205,14 @@ impl<R: BufRead> Lines<R> {
             }
         }
         self.wrong(error.to_string())
+    }
+
+    /// Whether a length in tokens is one that can be replayed.
+    pub(crate) fn check_tokens(&self, field: &str, tokens: u32) -> Result<(), TraceError> {
+        if tokens <= MAX_TOKENS {
+            return Ok(());
+        }
+        Err(self.wrong(format!("{field} is {tokens}, expected at most {MAX_TOKENS} tokens")))
     }
 
     /// An error at this line.

@@ -291,6 +291,8 @@ fn turn<R: BufRead>(
     if input_tokens == 0 {
         return Err(lines.wrong("the prompt is empty; expected input_length above 0 and at least one of hash_ids"));
     }
+    lines.check_tokens("input_length", input_tokens)?;
+    lines.check_tokens("output_length", output_tokens)?;
     if let Some(timestamp) = row.timestamp.filter(|timestamp| !timestamp.is_finite()) {
         return Err(lines.wrong(format!("timestamp is {timestamp}, expected a finite number")));
     }
@@ -367,6 +369,10 @@ mod tests {
             (
                 r#"{"output_length":1,"hash_ids":[1]}"#,
                 "line 1: timestamp is missing on the first turn of session request_1",
+            ),
+            (
+                r#"{"timestamp":0,"output_length":4294967295,"hash_ids":[1]}"#,
+                "line 1: output_length is 4294967295, expected at most 67108864 tokens",
             ),
             ("\n \n", "no requests in the trace"),
             (

@@ -193,6 +193,10 @@ impl RequestTraceReader {
                 "request.replay.input_length is {length}, expected 1 to {covered}, what input_sequence_hashes cover"
             )));
         }
+        let output_tokens = request.output_tokens;
+        let output_tokens = output_tokens.ok_or_else(|| missing("request.output_tokens"))?;
+        lines.check_tokens("request.replay.input_length", replay.input_length)?;
+        lines.check_tokens("request.output_tokens", output_tokens)?;
         self.found.push(Found {
             request_id: request.request_id,
             model: request.model,
@@ -200,7 +204,7 @@ impl RequestTraceReader {
             end,
             hash_ids: replay.input_sequence_hashes,
             input_tokens: replay.input_length,
-            output_tokens: request.output_tokens.ok_or_else(|| missing("request.output_tokens"))?,
+            output_tokens,
             session: record
                 .agent_context
                 .map(|context| (context.session_id, context.parent_session_id)),

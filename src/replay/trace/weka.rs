@@ -20,7 +20,7 @@ use serde::Deserialize;
 
 use super::super::agentic::{AgenticRequest, Dependency, GraphOrigin, Trigger};
 use super::agentic::Graph;
-use super::line::TraceError;
+use super::line::{MAX_TOKENS, TraceError};
 
 /// Deepest nesting of subagents.
 const MAX_DEPTH: usize = 16;
@@ -346,6 +346,11 @@ impl Builder {
         if request.input == 0 || request.input > covered {
             let input = request.input;
             return Err(format!("in is {input}, expected 1 to {covered}, what hash_ids cover"));
+        }
+        for (field, tokens) in [("in", request.input), ("out", request.output)] {
+            if tokens > MAX_TOKENS {
+                return Err(format!("{field} is {tokens}, expected at most {MAX_TOKENS} tokens"));
+            }
         }
         self.models.insert(request.model.unwrap_or_else(|| "unknown".into()));
         let hash_ids = request.hash_ids.into_iter().map(|id| self.id(id)).collect();
