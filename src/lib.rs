@@ -11,6 +11,7 @@ pub mod cluster;
 pub mod config;
 pub mod convert;
 pub mod engine;
+pub mod faults;
 pub mod model;
 pub mod online;
 pub mod predict;

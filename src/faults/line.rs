@@ -1,0 +1,175 @@
+//! The one-line form: `<workers> [<layer>.]<kind> [<parameter>=<value> ..] [p=<chance>] [from=<time>] [to=<time>] [seed=<n>]`.
+//!
+//! Times are seconds, or have a unit: `250ms`, `10s`, `2m`. `for=<time>` is an end told from the start.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde_json::{Map, Value};
+
+use super::{Fault, FaultError, Written};
+use crate::faults::kind::Layer;
+
+impl FromStr for Fault {
+    type Err = FaultError;
+
+    fn from_str(line: &str) -> Result<Self, FaultError> {
+        let mut words = line.split_whitespace();
+        let (Some(select), Some(kind)) = (words.next(), words.next()) else {
+            return Err(FaultError::Line(format!(
+                "{line:?} is no fault; say whom and what, as in `w3 slow factor=4` or `* response.latency ms=20 to=30s`"
+            )));
+        };
+        let (layer, kind) = match kind.split_once('.') {
+            Some((layer, kind)) => (Some(read_layer(layer)?), kind),
+            None => (None, kind),
+        };
+        let mut written = Written {
+            select: select.parse()?,
+            layer,
+            kind: kind.to_owned(),
+            params: Map::new(),
+            probability: 1.0,
+            from: 0.0,
+            to: None,
+            seed: 0,
+        };
+        let mut lasts = None;
+        for word in words {
+            let Some((key, value)) = word.split_once('=') else {
+                return Err(FaultError::Line(format!("{word:?} is no parameter; use <name>=<value>")));
+            };
+            match key {
+                "p" | "probability" => written.probability = number(key, value)?,
+                "from" => written.from = seconds(key, value)?,
+                "to" => written.to = Some(seconds(key, value)?),
+                "for" => lasts = Some(seconds(key, value)?),
+                "seed" => {
+                    written.seed = value
+                        .parse()
+                        .map_err(|_| FaultError::Line(format!("seed={value} must be a whole number, 0 or greater")))?;
+                }
+                param => {
+                    let value = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value));
+                    written.params.insert(param.to_owned(), value);
+                }
+            }
+        }
+        if let Some(lasts) = lasts {
+            written.to = Some(written.from + lasts);
+        }
+        written.try_into()
+    }
+}
+
+fn read_layer(text: &str) -> Result<Layer, FaultError> {
+    serde_json::from_value(Value::from(text)).map_err(|_| {
+        FaultError::Line(format!(
+            "there is no layer `{text}`; use life, engine, request, response, events, discovery, metrics or rendezvous"
+        ))
+    })
+}
+
+fn number(key: &str, value: &str) -> Result<f64, FaultError> {
+    value
+        .parse()
+        .map_err(|_| FaultError::Line(format!("{key}={value} must be a number")))
+}
+
+fn seconds(key: &str, value: &str) -> Result<f64, FaultError> {
+    let (digits, unit) = [("ms", 1e-3), ("s", 1.0), ("m", 60.0)]
+        .into_iter()
+        .find_map(|(suffix, unit)| Some((value.strip_suffix(suffix)?, unit)))
+        .unwrap_or((value, 1.0));
+    digits
+        .parse::<f64>()
+        .map(|number| number * unit)
+        .map_err(|_| FaultError::Line(format!("{key}={value} must be a time, as in 250ms, 10s or 2m")))
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}.{}", self.select, self.kind.layer(), self.kind.word())?;
+        for (name, value) in self.kind.params() {
+            match value.as_str().filter(|text| !text.contains([' ', '"', '\\', '\t', '\n'])) {
+                Some(text) => write!(f, " {name}={text}")?,
+                // A JSON text without a blank in it is one word.
+                None => write!(f, " {name}={}", value.to_string().replace(' ', "\\u0020"))?,
+            }
+        }
+        if self.probability < 1.0 {
+            write!(f, " p={}", self.probability)?;
+        }
+        if !self.from.is_zero() {
+            write!(f, " from={}s", self.from.as_secs_f64())?;
+        }
+        if let Some(to) = self.to {
+            write!(f, " to={}s", to.as_secs_f64())?;
+        }
+        if self.seed != 0 {
+            write!(f, " seed={}", self.seed)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::faults::Selector;
+    use crate::faults::kind::{LifeFault, PassFault, ResponseFault};
+
+    #[test]
+    fn a_line_reads_as_the_object_does() {
+        let line: Fault = "w0-w3 response.cut tokens=5 p=0.25 from=500ms for=1m seed=9".parse().unwrap();
+        let object: Fault = serde_json::from_str(
+            r#"{"select": "w0-w3", "layer": "response", "kind": "cut", "params": {"tokens": 5},
+                "probability": 0.25, "from": 0.5, "to": 60.5, "seed": 9}"#,
+        )
+        .unwrap();
+        assert_eq!(line, object);
+        assert_eq!(line.kind, ResponseFault::Cut { tokens: 5 }.into());
+        assert_eq!(line.to, Some(Duration::from_millis(60_500)));
+        assert_eq!(line.to_string().parse(), Ok(line));
+        let error = Fault::new(
+            Selector::all(),
+            ResponseFault::ErrorItem {
+                after_tokens: 1,
+                message: "out of \"memory\"".to_owned(),
+            },
+        );
+        assert_eq!(error.to_string().parse(), Ok(error));
+    }
+
+    #[test]
+    fn the_shortest_line_is_whom_and_what() {
+        let crash = LifeFault::Crash {
+            actor: None,
+            restart_after_ms: None,
+            same_id: false,
+        };
+        assert_eq!("hottest crash".parse(), Ok(Fault::new("hottest".parse().unwrap(), crash)));
+        assert_eq!(
+            "* slow factor=2".parse(),
+            Ok(Fault::new(Selector::all(), PassFault::Slow { factor: 2.0 }))
+        );
+    }
+
+    #[test]
+    fn wrong_lines_name_the_word() {
+        for (line, words) in [
+            ("", "say whom and what"),
+            ("w3", "say whom and what"),
+            ("w3 slow 4", "\"4\" is no parameter"),
+            ("w3 slow factor=4 to=soon", "to=soon must be a time"),
+            ("w3 motor.slow factor=4", "no layer `motor`"),
+            ("w3 slow factor=fast", "factor"),
+            ("w3 slow factor=2 p=2", "between 0 and 1"),
+        ] {
+            let error = line.parse::<Fault>().unwrap_err().to_string();
+            assert!(error.contains(words), "{line}: {error}");
+        }
+    }
+}

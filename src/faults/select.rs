@@ -1,0 +1,379 @@
+//! Whom a fault strikes.
+//!
+//! | Text | Workers |
+//! |---|---|
+//! | `*` | all |
+//! | `w3`, `w0-w31`, `w1,w5,w8-w9` | by position |
+//! | `group:decode` | of a group |
+//! | `label:engine=vllm` | with that label: `engine`, `role`, `namespace`, `component`, `request_plane`, `event_plane` |
+//! | `25%` | a random share, at least one |
+//! | `random(3)` | random ones |
+//! | `hottest`, `hottest(3)` | those with the most requests in their engines |
+//! | `most_cached`, `most_cached(3)` | those with the most cached blocks |
+//!
+//! The last four may be followed by `@` and one of the others: `hottest(2)@group:decode`. They choose among workers that
+//! are alive, once, when the fault's window opens.
+
+use std::cmp::Reverse;
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use super::draw::Dice;
+use crate::types::WorkerId;
+
+/// How closely a fault is aimed. Of several faults of one kind the closest aimed counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// At everyone.
+    Fleet,
+    /// At a group or a label.
+    Group,
+    /// At workers of its own.
+    Worker,
+}
+
+/// Which workers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Either", into = "String")]
+pub struct Selector {
+    rule: Rule,
+    pool: Pool,
+}
+
+/// A selector as text, or as a list of workers.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Either {
+    Text(String),
+    Ids(Vec<u32>),
+    Texts(Vec<String>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Rule {
+    Everyone,
+    Share(f64),
+    Random(u32),
+    Hottest(u32),
+    MostCached(u32),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Pool {
+    All,
+    Ranges(Vec<(u32, u32)>),
+    Group(String),
+    Label(String, String),
+}
+
+/// A text that selects nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is no selector; use *, w<N>, w<N>-w<M>, a list of those, group:<name>, label:<key>=<value>, <N>%, random(<N>), \
+     hottest or most_cached, the last four with @<workers> behind them if wanted"
+)]
+pub struct SelectorError(String);
+
+/// What a selector looks at.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Candidate {
+    /// Which worker.
+    pub id: WorkerId,
+    /// Its group.
+    pub group: String,
+    /// Its labels.
+    pub labels: Vec<(String, String)>,
+    /// Whether it serves.
+    pub alive: bool,
+    /// Requests in its engines.
+    pub requests: u64,
+    /// Blocks in its caches.
+    pub cached_blocks: u64,
+}
+
+/// Ranges in one list; more is a mistake.
+const MAX_RANGES: usize = 1024;
+
+impl Selector {
+    /// Everyone.
+    pub const fn all() -> Self {
+        Self {
+            rule: Rule::Everyone,
+            pool: Pool::All,
+        }
+    }
+
+    /// One worker.
+    pub fn worker(id: WorkerId) -> Self {
+        Self {
+            rule: Rule::Everyone,
+            pool: Pool::Ranges(vec![(id.0, id.0)]),
+        }
+    }
+
+    /// How closely it aims.
+    pub fn level(&self) -> Level {
+        match (self.rule, &self.pool) {
+            (Rule::Everyone, Pool::All) => Level::Fleet,
+            (Rule::Everyone, Pool::Group(_) | Pool::Label(..)) => Level::Group,
+            (Rule::Everyone, Pool::Ranges(_))
+            | (Rule::Share(_) | Rule::Random(_) | Rule::Hottest(_) | Rule::MostCached(_), _) => Level::Worker,
+        }
+    }
+
+    /// Whether the choice depends on dice.
+    pub fn is_random(&self) -> bool {
+        matches!(self.rule, Rule::Share(_) | Rule::Random(_))
+    }
+
+    /// Whether the choice depends on the moment.
+    pub fn is_rule(&self) -> bool {
+        self.rule != Rule::Everyone
+    }
+
+    /// Whether it could ever select any of the workers.
+    pub fn can_match(&self, fleet: &[Candidate]) -> bool {
+        fleet.iter().any(|worker| self.pool.holds(worker))
+    }
+
+    /// The workers it means now, by position.
+    pub fn choose(&self, fleet: &[Candidate], dice: Dice) -> Vec<WorkerId> {
+        let pool = fleet.iter().filter(|worker| self.pool.holds(worker));
+        let mut chosen: Vec<&Candidate> = match self.rule {
+            Rule::Everyone => pool.collect(),
+            Rule::Share(_) | Rule::Random(_) | Rule::Hottest(_) | Rule::MostCached(_) => {
+                pool.filter(|worker| worker.alive).collect()
+            }
+        };
+        match self.rule {
+            Rule::Everyone => {}
+            Rule::Share(share) => {
+                #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
+                let many = (chosen.len() as f64 * share).round() as usize;
+                dice.shuffle(&mut chosen);
+                chosen.truncate(many.max(1));
+            }
+            Rule::Random(many) => {
+                dice.shuffle(&mut chosen);
+                chosen.truncate(many as usize);
+            }
+            // Sorting is stable: ties go to the first worker.
+            Rule::Hottest(many) => {
+                chosen.sort_by_key(|worker| Reverse(worker.requests));
+                chosen.truncate(many as usize);
+            }
+            Rule::MostCached(many) => {
+                chosen.sort_by_key(|worker| Reverse(worker.cached_blocks));
+                chosen.truncate(many as usize);
+            }
+        }
+        let mut ids: Vec<WorkerId> = chosen.into_iter().map(|worker| worker.id).collect();
+        ids.sort_unstable();
+        ids
+    }
+}
+
+impl Pool {
+    fn holds(&self, worker: &Candidate) -> bool {
+        match self {
+            Self::All => true,
+            Self::Ranges(ranges) => ranges
+                .iter()
+                .any(|&(first, last)| (first..=last).contains(&worker.id.0)),
+            Self::Group(name) => worker.group == *name,
+            Self::Label(key, value) => worker.labels.iter().any(|(k, v)| k == key && v == value),
+        }
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        if matches!(text, "*" | "all") {
+            return Some(Self::All);
+        }
+        if let Some(name) = text.strip_prefix("group:") {
+            return (!name.is_empty()).then(|| Self::Group(name.to_owned()));
+        }
+        if let Some(label) = text.strip_prefix("label:") {
+            let (key, value) = label.split_once('=')?;
+            return (!key.is_empty()).then(|| Self::Label(key.to_owned(), value.to_owned()));
+        }
+        let worker = |text: &str| text.trim().strip_prefix('w')?.parse::<u32>().ok();
+        let ranges = text.split(',').take(MAX_RANGES + 1).map(|part| {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let (first, last) = (worker(first)?, worker(last)?);
+            (first <= last).then_some((first, last))
+        });
+        let ranges = ranges.collect::<Option<Vec<_>>>()?;
+        (ranges.len() <= MAX_RANGES).then_some(Self::Ranges(ranges))
+    }
+}
+
+impl Rule {
+    fn read(text: &str) -> Option<Self> {
+        if let Some(percent) = text.strip_suffix('%') {
+            let percent: f64 = percent.trim().parse().ok()?;
+            return (0.0..=100.0).contains(&percent).then_some(Self::Share(percent / 100.0));
+        }
+        let (name, many) = match text.strip_suffix(')') {
+            Some(text) => {
+                let (name, many) = text.split_once('(')?;
+                (name, many.trim().parse().ok()?)
+            }
+            None => (text, 1),
+        };
+        match name.trim() {
+            "random" => Some(Self::Random(many)),
+            "hottest" => Some(Self::Hottest(many)),
+            "most_cached" => Some(Self::MostCached(many)),
+            _ => None,
+        }
+    }
+}
+
+impl FromStr for Selector {
+    type Err = SelectorError;
+
+    fn from_str(text: &str) -> Result<Self, SelectorError> {
+        let trimmed = text.trim();
+        let (rule, pool) = match trimmed.split_once('@') {
+            Some((rule, pool)) => (Some(rule.trim()), Some(pool.trim())),
+            None if Rule::read(trimmed).is_some() => (Some(trimmed), None),
+            None => (None, Some(trimmed)),
+        };
+        let rule = rule.map_or(Some(Rule::Everyone), Rule::read);
+        let pool = pool.map_or(Some(Pool::All), Pool::read);
+        match (rule, pool) {
+            (Some(rule), Some(pool)) => Ok(Self { rule, pool }),
+            _ => Err(SelectorError(text.chars().take(80).collect())),
+        }
+    }
+}
+
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let many = |f: &mut fmt::Formatter<'_>, name: &str, many: u32| match many {
+            1 if name != "random" => f.write_str(name),
+            many => write!(f, "{name}({many})"),
+        };
+        match self.rule {
+            Rule::Everyone => {}
+            Rule::Share(share) => write!(f, "{}%", share * 100.0)?,
+            Rule::Random(n) => many(f, "random", n)?,
+            Rule::Hottest(n) => many(f, "hottest", n)?,
+            Rule::MostCached(n) => many(f, "most_cached", n)?,
+        }
+        match (self.rule, &self.pool) {
+            (Rule::Everyone, Pool::All) => return f.write_str("*"),
+            (Rule::Everyone, _) => {}
+            (_, Pool::All) => return Ok(()),
+            _ => f.write_str("@")?,
+        }
+        match &self.pool {
+            Pool::All => Ok(()),
+            Pool::Group(name) => write!(f, "group:{name}"),
+            Pool::Label(key, value) => write!(f, "label:{key}={value}"),
+            Pool::Ranges(ranges) => {
+                for (index, (first, last)) in ranges.iter().enumerate() {
+                    let comma = if index == 0 { "" } else { "," };
+                    if first == last {
+                        write!(f, "{comma}w{first}")?;
+                    } else {
+                        write!(f, "{comma}w{first}-w{last}")?;
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl From<Selector> for String {
+    fn from(selector: Selector) -> Self {
+        selector.to_string()
+    }
+}
+
+impl TryFrom<Either> for Selector {
+    type Error = SelectorError;
+
+    fn try_from(either: Either) -> Result<Self, SelectorError> {
+        match either {
+            Either::Text(text) => text.parse(),
+            Either::Texts(texts) => texts.join(",").parse(),
+            Either::Ids(ids) if ids.is_empty() || ids.len() > MAX_RANGES => Err(SelectorError("[]".to_owned())),
+            Either::Ids(ids) => Ok(Self {
+                rule: Rule::Everyone,
+                pool: Pool::Ranges(ids.into_iter().map(|id| (id, id)).collect()),
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fleet() -> Vec<Candidate> {
+        (0..8)
+            .map(|id| Candidate {
+                id: WorkerId(id),
+                group: if id < 3 { "prefill" } else { "decode" }.to_owned(),
+                labels: vec![("engine".to_owned(), if id % 2 == 0 { "vllm" } else { "sglang" }.to_owned())],
+                alive: id != 7,
+                requests: u64::from(id % 5),
+                cached_blocks: u64::from(100 - id),
+            })
+            .collect()
+    }
+
+    fn chosen(text: &str) -> Vec<u32> {
+        let selector: Selector = text.parse().unwrap();
+        assert_eq!(selector.to_string().parse(), Ok(selector.clone()), "{text}");
+        let ids = selector.choose(&fleet(), Dice::new(1, 1));
+        ids.into_iter().map(|id| id.0).collect()
+    }
+
+    #[test]
+    fn selectors_choose_whom_they_name() {
+        assert_eq!(chosen("*"), (0..8).collect::<Vec<_>>());
+        assert_eq!(chosen("w3"), [3]);
+        assert_eq!(chosen("w0-w1, w5"), [0, 1, 5]);
+        assert_eq!(chosen("w7"), [7], "a dead worker can be named");
+        assert_eq!(chosen("group:prefill"), [0, 1, 2]);
+        assert_eq!(chosen("label:engine=sglang"), [1, 3, 5, 7]);
+        assert_eq!(chosen("hottest"), [4]);
+        assert_eq!(chosen("hottest(2)@group:prefill"), [1, 2]);
+        assert_eq!(chosen("most_cached(2)@label:engine=sglang"), [1, 3]);
+        assert_eq!(chosen("random(3)").len(), 3);
+        assert_eq!(chosen("50%@group:decode").len(), 2, "half of the four that are alive");
+        assert_eq!(chosen("1%").len(), 1, "a share is never nobody");
+        assert_eq!(chosen("group:other"), Vec::<u32>::new());
+    }
+
+    #[test]
+    fn random_choices_follow_the_seed_alone() {
+        let selector: Selector = "random(3)".parse().unwrap();
+        let choose = |seed| selector.choose(&fleet(), Dice::new(seed, 1));
+        assert_eq!(choose(1), choose(1));
+        assert!((2..20).any(|seed| choose(seed) != choose(1)));
+    }
+
+    #[test]
+    fn closer_aim_is_a_higher_level() {
+        let level = |text: &str| text.parse::<Selector>().unwrap().level();
+        assert!(level("*") < level("group:a") && level("group:a") < level("w1"));
+        assert_eq!(level("random(2)"), Level::Worker);
+    }
+
+    #[test]
+    fn what_selects_nothing_is_refused() {
+        for text in ["", "3", "w", "w5-w3", "group:", "label:x", "101%", "random(x)", "hottest@", "coldest", "w1@w2"] {
+            assert!(text.parse::<Selector>().is_err(), "{text}");
+        }
+        let list: Selector = serde_json::from_str("[1, 3]").unwrap();
+        assert_eq!(list.to_string(), "w1,w3");
+        assert!(serde_json::from_str::<Selector>("[]").is_err());
+    }
+}
