@@ -1,5 +1,6 @@
 //! The command line: clap structs and nothing else.
 
+pub mod ctl;
 mod predict;
 mod replay;
 mod trace;
@@ -49,6 +50,8 @@ pub enum Command {
     /// Describe, convert and make trace files.
     #[command(subcommand)]
     Trace(TraceCommand),
+    /// Look at a running fleet, break it, mend it.
+    Ctl(Box<ctl::CtlArgs>),
     /// Work on measured hardware profiles.
     #[command(subcommand)]
     Profile(ProfileCommand),

@@ -10,6 +10,7 @@ pub mod cli;
 pub mod cluster;
 pub mod config;
 pub mod convert;
+pub mod ctl;
 pub mod engine;
 pub mod faults;
 pub mod model;

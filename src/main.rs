@@ -25,6 +25,7 @@ fn main() -> ExitCode {
             .map_err(|error| (error.exit_code(), error.to_string())),
         Command::Trace(command) => ghostfleet::traces::run(command, &mut std::io::stdout())
             .map_err(|error| (error.exit_code(), error.to_string())),
+        Command::Ctl(args) => ghostfleet::ctl::run(args).map_err(|error| (error.exit_code(), error.to_string())),
         Command::Profile(ProfileCommand::Convert(args)) => {
             ghostfleet::convert::run(args).map_err(|error| (error.exit_code(), error.to_string()))
         }

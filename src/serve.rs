@@ -238,6 +238,9 @@ fn start_screen(config: &Config, settings: &Settings, cluster: &Cluster) -> Stri
     if let Some(status) = facts.status {
         line("status", format!("http://{status}/health, /live, /metrics"));
     }
+    if let Some(admin) = facts.admin {
+        line("admin", format!("ghostfleet ctl --url http://{admin} top"));
+    }
     if let Some(native) = &config.native {
         line("vllm events", describe_native(native));
     }

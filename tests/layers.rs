@@ -25,6 +25,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("convert", &["cli", "profile"]),
+    ("ctl", &["actors", "cli", "faults"]),
     ("replay_run", &["cli", "config", "engine", "replay", "router", "types"]),
     ("predict", &["cli", "engine", "replay", "replay_run"]),
     ("recommend", &["cli", "predict", "replay"]),
@@ -38,27 +39,38 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "config",
             "drill",
             "engine",
+            "faults",
             "model",
             "router",
             "transport",
             "types",
         ],
     ),
-    ("admin", &["actors", "config", "drill", "types"]),
+    ("admin", &["actors", "config", "drill", "faults", "types"]),
+    ("faults", &["types"]),
     (
         "config",
         &["drill", "engine", "model", "profile", "router", "transport", "types"],
     ),
     (
         "actors",
-        &["block_hash", "drill", "engine", "model", "router", "transport", "types"],
+        &[
+            "block_hash",
+            "drill",
+            "engine",
+            "faults",
+            "model",
+            "router",
+            "transport",
+            "types",
+        ],
     ),
     ("replay", &["block_hash", "drill", "engine", "router", "types"]),
     ("engine", &["block_hash", "types"]),
     ("router", &["block_hash", "types"]),
     ("drill", &["types"]),
-    ("transport", &["block_hash", "types"]),
-    ("transport::http", &["block_hash", "model", "types"]),
+    ("transport", &["block_hash", "faults", "types"]),
+    ("transport::http", &["block_hash", "faults", "model", "types"]),
     ("model", &["types"]),
     ("profile", &["engine"]),
     ("block_hash", &["types"]),
@@ -66,7 +78,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 ];
 
 /// Modules that decide and never act: time and input come in, results go out.
-const PURE: &[&str] = &["engine", "router", "drill", "replay", "block_hash", "types"];
+const PURE: &[&str] = &["engine", "faults", "router", "drill", "replay", "block_hash", "types"];
 
 /// What a pure module may not name.
 const IMPURE: &[&str] = &[

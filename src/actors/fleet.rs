@@ -17,7 +17,7 @@ use super::path::ActorPath;
 use super::plan::{Shared, WorkerPlan};
 use super::rank::Rank;
 use super::registry::{Registry, WorkerEntry, WorkerState};
-use super::supervision::{Restarts, Verdict};
+use super::supervision::{Restarts, Supervised, Verdict};
 use super::worker::{Drain, KillChild, RanksOf, StartError, Worker};
 use crate::types::{InstanceId, WorkerId};
 
@@ -154,7 +154,7 @@ impl Fleet {
     ) -> Self {
         let to_launch = plans.iter().map(|plan| plan.id).collect();
         let workers = plans.into_iter().map(|plan| {
-            let entry = WorkerEntry::new(plan.id, &plan.group);
+            let entry = WorkerEntry::new(plan.id, &plan.group, Arc::clone(&shared.journal));
             let entry = registry.insert(entry);
             let slot = Slot {
                 plan,
@@ -236,7 +236,7 @@ impl Fleet {
             .ok_or(CommandError::NoSuchActor(path))
     }
 
-    fn alive(&mut self, path: ActorPath) -> Result<&Addr<Worker>, CommandError> {
+    pub(super) fn alive(&mut self, path: ActorPath) -> Result<&Addr<Worker>, CommandError> {
         self.slot(path)?.actor.as_ref().ok_or(CommandError::NotAlive(path))
     }
 
@@ -333,15 +333,21 @@ impl Handler<Died> for Fleet {
         }
         match cause {
             Cause::Stopped => tracing::info!(actor = %worker_path(id), state = ?slot.entry.state(), "ended"),
-            Cause::Panicked | Cause::Escalated => match slot.restarts.on_death(&policy, now) {
-                Verdict::RestartAfter(wait) => {
-                    tracing::warn!(actor = %worker_path(id), ?cause, ?wait, "died; will be replaced");
-                    ctx.run_later(wait, move |fleet, ctx| fleet.replace(id, ctx));
+            Cause::Panicked | Cause::Escalated => {
+                let verdict = slot.restarts.on_death(&policy, now);
+                let path = worker_path(id).to_string();
+                let seen = Supervised::new(path, &slot.restarts, &policy, now, verdict);
+                slot.entry.note_death(seen);
+                match verdict {
+                    Verdict::RestartAfter(wait) => {
+                        tracing::warn!(actor = %worker_path(id), ?cause, ?wait, "died; will be replaced");
+                        ctx.run_later(wait, move |fleet, ctx| fleet.replace(id, ctx));
+                    }
+                    Verdict::GiveUp => {
+                        tracing::error!(actor = %worker_path(id), ?cause, budget = policy.budget, "died too often; stays dead");
+                    }
                 }
-                Verdict::GiveUp => {
-                    tracing::error!(actor = %worker_path(id), ?cause, budget = policy.budget, "died too often; stays dead");
-                }
-            },
+            }
         }
     }
 }

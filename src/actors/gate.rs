@@ -8,8 +8,10 @@ use actix::Addr;
 use actix::dev::SendError;
 
 use super::clock::Clock;
+use super::gate_faults;
 use super::gauge::RankGauge;
 use super::rank::{Cancel, Rank, Submit};
+use crate::faults::WorkerFaults;
 use crate::transport::intake::{Intake, Refusal, Submission};
 use crate::types::{DpRank, RequestId};
 
@@ -18,16 +20,18 @@ use crate::types::{DpRank, RequestId};
 pub struct Gate {
     clock: Clock,
     gauges: Vec<Arc<RankGauge>>,
+    faults: Arc<WorkerFaults>,
     ranks: RwLock<Vec<Option<Addr<Rank>>>>,
     next_rank: AtomicU32,
 }
 
 impl Gate {
     /// Nobody is behind the door yet; the ranks to come have these gauges.
-    pub(super) fn new(clock: Clock, gauges: Vec<Arc<RankGauge>>) -> Self {
+    pub(super) fn new(clock: Clock, gauges: Vec<Arc<RankGauge>>, faults: Arc<WorkerFaults>) -> Self {
         Self {
             clock,
             gauges,
+            faults,
             ranks: RwLock::default(),
             next_rank: AtomicU32::new(0),
         }
@@ -53,6 +57,10 @@ impl Gate {
 }
 
 impl Intake for Gate {
+    fn knock(&self) -> Result<(), Refusal> {
+        gate_faults::knock(&self.faults)
+    }
+
     fn submit(&self, submission: Submission) -> Result<(), Refusal> {
         let ranks = self.ranks.read().unwrap_or_else(PoisonError::into_inner);
         let size = u32::try_from(ranks.len()).unwrap_or(u32::MAX);
@@ -71,6 +79,9 @@ impl Intake for Gate {
         };
         let Some(address) = &ranks[rank as usize] else {
             return Err(Refusal::Unavailable);
+        };
+        let Some(submission) = gate_faults::admit(&self.faults, submission) else {
+            return Ok(());
         };
         address.try_send(Submit(submission)).map_err(|error| match error {
             SendError::Full(_) => Refusal::Overloaded,

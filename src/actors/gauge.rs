@@ -201,8 +201,25 @@ impl RankGauge {
             .fetch_add(u64::try_from(slip.as_micros()).unwrap_or(u64::MAX), Relaxed);
     }
 
-    /// The figures now.
-    pub fn snapshot(&self, path: String) -> RankSnapshot {
+    /// Tokens handed out so far.
+    pub(super) fn tokens(&self) -> u64 {
+        self.tokens.load(Relaxed)
+    }
+
+    /// Queue and block figures after the last change.
+    pub fn load(&self) -> Load {
+        Load {
+            running: self.running.load(Relaxed),
+            waiting: self.waiting.load(Relaxed),
+            active_blocks: self.active_blocks.load(Relaxed),
+            inactive_blocks: self.inactive_blocks.load(Relaxed),
+            total_blocks: self.total_blocks.load(Relaxed),
+            preemptions: self.preemptions.load(Relaxed),
+        }
+    }
+
+    /// Lateness of its passes.
+    pub fn lateness(&self) -> Lateness {
         let mut buckets = [0; LATENESS_BUCKETS];
         for (copy, bucket) in buckets.iter_mut().zip(&self.late_passes) {
             *copy = bucket.load(Relaxed);
@@ -215,29 +232,27 @@ impl RankGauge {
         } else {
             ms(self.lateness_total_us.load(Relaxed)) / measured as f64
         };
+        Lateness {
+            passes: measured,
+            mean_ms,
+            p99_ms: percentile(&buckets, measured, max_ms),
+            max_ms,
+            slipped_ms: ms(self.slipped_us.load(Relaxed)),
+            buckets,
+        }
+    }
+
+    /// The figures now.
+    pub fn snapshot(&self, path: String) -> RankSnapshot {
         RankSnapshot {
             path,
-            load: Load {
-                running: self.running.load(Relaxed),
-                waiting: self.waiting.load(Relaxed),
-                active_blocks: self.active_blocks.load(Relaxed),
-                inactive_blocks: self.inactive_blocks.load(Relaxed),
-                total_blocks: self.total_blocks.load(Relaxed),
-                preemptions: self.preemptions.load(Relaxed),
-            },
+            load: self.load(),
             streams: self.streams.load(Relaxed),
             requests_total: self.requests.load(Relaxed),
             tokens_total: self.tokens.load(Relaxed),
             passes_total: self.passes.load(Relaxed),
             kv_events_total: self.kv_events.load(Relaxed),
-            lateness: Lateness {
-                passes: measured,
-                mean_ms,
-                p99_ms: percentile(&buckets, measured, max_ms),
-                max_ms,
-                slipped_ms: ms(self.slipped_us.load(Relaxed)),
-                buckets,
-            },
+            lateness: self.lateness(),
         }
     }
 }

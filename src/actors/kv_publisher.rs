@@ -9,9 +9,11 @@ use std::sync::Arc;
 
 use actix::prelude::*;
 use bytes::Bytes;
+use serde_json::json;
 
 use super::clock::Clock;
 use super::gauge::RankGauge;
+use super::inspect::Look;
 use super::liveness::Liveness;
 use super::recovery::RecoveryCounts;
 use crate::transport::event_plane::EventPublisher;
@@ -123,5 +125,17 @@ impl Handler<Recover> for KvPublisher {
         let response = recovery::answer(&mut self.journal, codec, &body);
         self.counts.count_dumps(self.journal.dumps_built() - built);
         MessageResult(response.frame(codec))
+    }
+}
+
+impl Handler<Look> for KvPublisher {
+    type Result = MessageResult<Look>;
+
+    fn handle(&mut self, _: Look, _: &mut Self::Context) -> Self::Result {
+        MessageResult(json!({
+            "publisher_id": self.stream.id().get(),
+            "last_event_id": self.journal.last_event_id(),
+            "announced_blocks": self.journal.announced_blocks(),
+        }))
     }
 }

@@ -8,8 +8,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use actix::prelude::*;
+use serde_json::json;
 
 use super::clock::Clock;
+use super::inspect::Look;
 use super::liveness::Liveness;
 use crate::transport::event_plane::EventPublisher;
 use crate::transport::event_plane::forward_pass::{self, ForwardPass};
@@ -161,5 +163,14 @@ impl Handler<PassRan> for MetricsReporter {
         if let Some(forward) = &mut self.forward {
             forward.tell(self.worker, rank, &pass);
         }
+    }
+}
+
+impl Handler<Look> for MetricsReporter {
+    type Result = MessageResult<Look>;
+
+    fn handle(&mut self, _: Look, _: &mut Self::Context) -> Self::Result {
+        let pending: Vec<u32> = self.pending.keys().map(|rank| rank.0).collect();
+        MessageResult(json!({"ranks_with_news": pending}))
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! Fleet            supervisor: launches, replaces, kills, drains
+//!   FaultDesk      all faults: opens and closes their windows, has done what they ask for
 //!   Worker x N     the unit of death: sockets, lease, children            w17
 //!     Rank x DP    owns one engine; the only place where time passes      w17/r0
 //!     KvPublisher x DP   event ids, ring, block tree, recovery answers    w17/r0/kv
@@ -15,14 +16,19 @@
 //! builds a new one. Figures are read from the [`registry`] without asking anyone.
 
 pub mod clock;
+pub mod control;
 pub mod death;
 pub mod door;
 pub mod engine_metrics;
 mod engine_page;
+pub mod fault_desk;
+pub mod fault_post;
 pub mod fleet;
 pub mod gate;
+mod gate_faults;
 pub mod gauge;
 pub mod handoff_gauge;
+pub mod inspect;
 pub mod kv_publisher;
 mod kv_trace;
 pub mod liveness;
@@ -38,6 +44,8 @@ pub mod recovery;
 pub mod registrar;
 pub mod registry;
 pub mod rendezvous;
+pub mod row;
 mod sockets;
 pub mod supervision;
+pub mod why;
 pub mod worker;

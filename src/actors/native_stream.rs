@@ -10,8 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use actix::prelude::*;
 use bytes::Bytes;
+use serde_json::json;
 
 use super::clock::Clock;
+use super::inspect::Look;
 use super::liveness::Liveness;
 use crate::transport::event_plane::native::replay::ReplayRing;
 use crate::transport::event_plane::native::{BatchEncoder, NativeEvent};
@@ -104,5 +106,13 @@ impl Handler<PublishNative> for NativeStream {
                 }
             }
         }
+    }
+}
+
+impl Handler<Look> for NativeStream {
+    type Result = MessageResult<Look>;
+
+    fn handle(&mut self, _: Look, _: &mut Self::Context) -> Self::Result {
+        MessageResult(json!({}))
     }
 }

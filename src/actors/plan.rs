@@ -13,7 +13,8 @@ use super::recovery::RecoveryLimits;
 use super::registrar::StoreHealth;
 use super::rendezvous::TransferModel;
 use super::supervision::RestartPolicy;
-use crate::engine::{EngineConfig, WorkerRole};
+use crate::engine::{EngineConfig, EngineKind, WorkerRole};
+use crate::faults::Journal;
 use crate::transport::discovery::{Discovery, EndpointName};
 use crate::transport::event_plane::EventPlane;
 use crate::transport::event_plane::forward_pass::Detail;
@@ -62,6 +63,31 @@ pub struct GroupPlan {
     pub events: PlannedEvents,
     /// Encoding that they ask routers to use.
     pub codec: Codec,
+}
+
+impl GroupPlan {
+    /// What selectors may ask for besides the name.
+    pub(super) fn labels(&self) -> Vec<(String, String)> {
+        let engine = match self.engine.kind {
+            EngineKind::Vllm => "vllm",
+            EngineKind::Sglang => "sglang",
+            EngineKind::Trtllm => "trtllm",
+        };
+        let role = match self.engine.role {
+            WorkerRole::Aggregated => "agg",
+            WorkerRole::Prefill => "prefill",
+            WorkerRole::Decode => "decode",
+        };
+        [
+            ("engine", engine),
+            ("role", role),
+            ("namespace", self.endpoint.namespace()),
+            ("component", self.endpoint.component()),
+            ("endpoint", self.endpoint.endpoint()),
+        ]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .to_vec()
+    }
 }
 
 /// How requests reach a worker.
@@ -159,6 +185,8 @@ pub struct Shared {
     pub max_open_requests: u32,
     /// Bounds of recovery answers.
     pub(super) recovery_limits: RecoveryLimits,
+    /// What happens to the fleet's faults and workers.
+    pub journal: Arc<Journal>,
     /// How often a dead actor is replaced.
     pub restarts: RestartPolicy,
 }
@@ -173,9 +201,11 @@ impl Shared {
         (event_host, event_advertise): (IpAddr, IpAddr),
         max_open_requests: u32,
     ) -> Self {
+        let clock = Clock::start();
         Self {
             pool,
-            clock: Clock::start(),
+            clock,
+            journal: Arc::new(Journal::new(move || clock.now())),
             discovery,
             store_health: StoreHealth::default(),
             nats,

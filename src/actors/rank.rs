@@ -7,7 +7,9 @@
 //!
 //! Whatever ends it, each stream that is not complete breaks off as with a dead process ([`OpenStream`]'s drop).
 
+mod faults;
 mod handoff;
+mod look;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,10 +17,14 @@ use std::time::Duration;
 use actix::prelude::*;
 use rustc_hash::FxHashMap;
 
+use self::faults::RankFaults;
+pub(super) use self::faults::{DropCache, slower_start};
 use self::handoff::Handoffs;
 pub(super) use self::handoff::{ConnectRendezvous, HandoffParts, SourceFailed, SourceMet, SourceReleased};
+pub(super) use self::look::Holds;
 use super::clock::Clock;
 use super::engine_metrics::{EngineMetrics, Timeline};
+use super::fault_post::FaultPost;
 use super::gauge::RankGauge;
 use super::kv_publisher::{KvPublisher, Publish};
 use super::kv_trace::KvTrace;
@@ -60,6 +66,7 @@ pub(super) struct RankParts {
     pub(super) handoffs: HandoffParts,
     /// How much is told of forward passes.
     pub(super) forward_passes: Detail,
+    pub(super) faults: Arc<FaultPost>,
     pub(super) liveness: Liveness,
 }
 
@@ -91,6 +98,7 @@ pub struct Rank {
     forward_passes: Detail,
     /// With [`Detail::Heartbeat`]: when the next pass is told.
     next_forward: SimTime,
+    faults: RankFaults,
     _liveness: Liveness,
 }
 
@@ -180,13 +188,14 @@ impl Rank {
             handoffs: Handoffs::new(parts.handoffs),
             forward_passes: parts.forward_passes,
             next_forward: SimTime::ZERO,
+            faults: RankFaults::new(parts.faults),
             _liveness: parts.liveness,
         }
     }
 
     /// Runs passes from `start` until one has to be waited for, nothing is left to do, or the slice is used up.
     fn pump(&mut self, mut start: SimTime, ctx: &mut Context<Self>) {
-        if !self.started || !matches!(self.activity, Activity::Idle) {
+        if !self.started || self.faults.hangs || !matches!(self.activity, Activity::Idle) {
             return;
         }
         for _ in 0..SLICE {
@@ -194,6 +203,7 @@ impl Rank {
                 self.wake_later(ctx);
                 return;
             }
+            self.pass.ends_at = self.faults.stretch(start, self.pass.ends_at);
             let (now, ends_at) = (self.clock.now(), self.pass.ends_at);
             if ends_at > now {
                 // The timer counts from now; the pass ends where the model says, whenever the timer is set.
@@ -237,7 +247,7 @@ impl Rank {
         let Activity::Pass { ends_at, began, timer } = self.activity else {
             return;
         };
-        if ends_at > now {
+        if ends_at > now || self.faults.hangs {
             return;
         }
         ctx.cancel_future(timer);
@@ -476,6 +486,7 @@ impl Actor for Rank {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         ctx.set_mailbox_capacity(MAILBOX);
+        self.faults.post.attach(ctx.address().recipient());
         self.settle();
         let now = self.clock.now();
         ctx.run_later(self.starts_at.since(now), |rank, ctx| {

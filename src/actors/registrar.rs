@@ -10,11 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use actix::prelude::*;
+use serde_json::json;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use super::inspect::Look;
 use super::liveness::Liveness;
 use crate::transport::discovery::{Discovery, DiscoveryError, Lease, Record, Renewal};
 
@@ -139,6 +141,14 @@ impl Handler<Leave> for Registrar {
     type Result = ();
     fn handle(&mut self, _: Leave, _: &mut Self::Context) {
         self.order(Order::Leave);
+    }
+}
+
+impl Handler<Look> for Registrar {
+    type Result = MessageResult<Look>;
+
+    fn handle(&mut self, _: Look, _: &mut Self::Context) -> Self::Result {
+        MessageResult(json!({"keeps_lease": !self.task.is_finished()}))
     }
 }
 

@@ -1,20 +1,25 @@
 //! The fleet as anyone may see it at any time: one entry per worker, written by its actors, read without asking them.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use dashmap::DashMap;
 use serde::Serialize;
 
 use super::engine_metrics::EngineMetrics;
 use super::engine_page::{self, PageRank};
+use super::fault_post::FaultPost;
 use super::gauge::{Lateness, RankGauge, RankSnapshot};
 use super::handoff_gauge::{HandoffGauge, HandoffSnapshot};
 use super::liveness::Child;
 use super::path::ActorPath;
 use super::plan::GroupPlan;
 use super::recovery::RecoveryCounts;
+use super::supervision::Supervised;
 use crate::engine::EngineKind;
+use crate::faults::Journal;
+use crate::faults::journal::Event;
+use crate::faults::select::Candidate;
 use crate::transport::discovery::EndpointName;
 use crate::transport::request_plane::call_home::generate::StreamCounts;
 use crate::types::{SimTime, WorkerId};
@@ -38,6 +43,18 @@ pub enum WorkerState {
 }
 
 impl WorkerState {
+    /// Its name.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Planned => "planned",
+            Self::Starting => "starting",
+            Self::Ready => "ready",
+            Self::Draining => "draining",
+            Self::Left => "left",
+            Self::Dead => "dead",
+        }
+    }
+
     const ALL: [Self; 6] = [
         Self::Planned,
         Self::Starting,
@@ -74,6 +91,7 @@ pub struct WorkerEntry {
     id: WorkerId,
     group: String,
     endpoint: EndpointName,
+    labels: Vec<(String, String)>,
     model: Arc<str>,
     kind: EngineKind,
     block_size: u32,
@@ -89,15 +107,18 @@ pub struct WorkerEntry {
     pub(super) handoffs: Arc<HandoffGauge>,
     pub(super) gauges: Vec<Arc<RankGauge>>,
     pub(super) metrics: Vec<Arc<EngineMetrics>>,
+    pub(super) faults: Arc<FaultPost>,
+    deaths: Mutex<Vec<Supervised>>,
 }
 
 impl WorkerEntry {
-    pub(super) fn new(id: WorkerId, group: &GroupPlan) -> Self {
+    pub(super) fn new(id: WorkerId, group: &GroupPlan, journal: Arc<Journal>) -> Self {
         let ranks = 0..group.data_parallel_size;
         Self {
             id,
             group: group.name.clone(),
             endpoint: group.endpoint.clone(),
+            labels: group.labels(),
             model: Arc::clone(&group.model_name),
             kind: group.engine.kind,
             block_size: group.engine.block_size,
@@ -114,6 +135,8 @@ impl WorkerEntry {
             metrics: ranks
                 .map(|_| Arc::new(EngineMetrics::new(group.engine.kind, group.max_model_len)))
                 .collect(),
+            faults: Arc::new(FaultPost::new(id, journal)),
+            deaths: Mutex::default(),
         }
     }
 
@@ -129,6 +152,61 @@ impl WorkerEntry {
 
     pub(super) fn set_state(&self, state: WorkerState) {
         self.state.store(state as u8, Relaxed);
+        self.faults.table().journal().note(Event::State {
+            worker: self.id,
+            state: state.word(),
+        });
+    }
+
+    /// Keeps what became of the last death of each of the worker's actors.
+    pub(super) fn note_death(&self, death: Supervised) {
+        let mut deaths = self.deaths.lock().unwrap_or_else(PoisonError::into_inner);
+        deaths.retain(|earlier| earlier.path != death.path);
+        deaths.push(death);
+    }
+
+    /// Its group.
+    pub fn group(&self) -> &str {
+        &self.group
+    }
+
+    /// How often it has been built.
+    pub fn incarnation(&self) -> u32 {
+        self.incarnation.load(Relaxed)
+    }
+
+    /// Its id in discovery.
+    pub fn instance_id(&self) -> u64 {
+        self.instance.load(Relaxed)
+    }
+
+    /// Restarts of the worker or one of its children.
+    pub fn restarts(&self) -> u64 {
+        self.restarts.load(Relaxed)
+    }
+
+    /// The faults in force.
+    pub fn faults(&self) -> &Arc<FaultPost> {
+        &self.faults
+    }
+
+    /// The worker as selectors see it.
+    pub fn candidate(&self) -> Candidate {
+        let loads = self.gauges.iter().map(|gauge| gauge.load());
+        let (requests, cached_blocks) = loads.fold((0, 0), |(requests, cached), load| {
+            (
+                requests + u64::from(load.running) + u64::from(load.waiting),
+                cached + u64::from(load.inactive_blocks) + u64::from(load.active_blocks),
+            )
+        });
+        Candidate {
+            id: self.id,
+            group: self.group.clone(),
+            labels: self.labels.clone(),
+            alive: matches!(self.state(), WorkerState::Ready | WorkerState::Starting),
+            requests,
+            cached_blocks,
+        }
     }
 
     /// Where it is in its life.
@@ -197,9 +275,9 @@ impl WorkerEntry {
             path: path(None),
             group: self.group.clone(),
             state: self.state(),
-            incarnation: self.incarnation.load(Relaxed),
-            instance_id: self.instance.load(Relaxed),
-            restarts: self.restarts.load(Relaxed),
+            incarnation: self.incarnation(),
+            instance_id: self.instance_id(),
+            restarts: self.restarts(),
             open_streams: self.open_streams(),
             accepted_total: self.streams.accepted.load(Relaxed),
             completed_total: self.streams.completed.load(Relaxed),
@@ -210,6 +288,7 @@ impl WorkerEntry {
                 dumps_built_total: self.recovery.dumps_built(),
             },
             handoffs: self.handoffs.snapshot(),
+            deaths: self.deaths.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             ranks: self.gauges.iter().enumerate().map(rank).collect(),
         }
     }
@@ -242,6 +321,8 @@ pub struct WorkerSnapshot {
     pub recovery: RecoverySnapshot,
     /// Its handoffs.
     pub handoffs: HandoffSnapshot,
+    /// The last death of each of its actors that has died, and what followed.
+    pub deaths: Vec<Supervised>,
     /// Its ranks.
     pub ranks: Vec<RankSnapshot>,
 }
@@ -344,6 +425,18 @@ impl Registry {
             .iter()
             .map(|entry| (entry.id, entry.health(now)))
             .collect()
+    }
+
+    /// Every worker as selectors see it, by position.
+    pub fn candidates(&self) -> Vec<Candidate> {
+        self.entries().iter().map(|entry| entry.candidate()).collect()
+    }
+
+    /// Lateness of all passes of the fleet.
+    pub fn lateness(&self) -> Lateness {
+        let entries = self.entries();
+        let gauges = entries.iter().flat_map(|entry| &entry.gauges);
+        gauges.fold(Lateness::default(), |sum, gauge| sum.merged(&gauge.lateness()))
     }
 
     /// Everything now.

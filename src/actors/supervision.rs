@@ -40,6 +40,43 @@ pub enum Verdict {
     GiveUp,
 }
 
+/// What became of an actor's last death, for whoever looks.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Supervised {
+    /// Actor path.
+    pub path: String,
+    /// Deaths since the start.
+    pub deaths_total: u64,
+    /// Deaths that count against the budget, the last one included.
+    pub deaths_in_window: u32,
+    /// Deaths that are made good within a window.
+    pub budget: u32,
+    /// Length of a window, seconds.
+    pub window_s: f64,
+    /// When it died last, ms since the fleet started.
+    pub died_at_ms: f64,
+    /// Wait from that death to its replacement, ms; `None`: the budget is used up, and what it belongs to is given up.
+    pub backoff_ms: Option<f64>,
+}
+
+impl Supervised {
+    /// After `verdict` about a death at `now`.
+    pub fn new(path: String, restarts: &Restarts, policy: &RestartPolicy, now: SimTime, verdict: Verdict) -> Self {
+        Self {
+            path,
+            deaths_total: restarts.total,
+            deaths_in_window: restarts.recent(),
+            budget: policy.budget,
+            window_s: policy.window.as_secs_f64(),
+            died_at_ms: now.as_ms(),
+            backoff_ms: match verdict {
+                Verdict::RestartAfter(wait) => Some(wait.as_secs_f64() * 1e3),
+                Verdict::GiveUp => None,
+            },
+        }
+    }
+}
+
 /// Deaths of one child.
 #[derive(Debug, Clone, Default)]
 pub struct Restarts {
@@ -63,6 +100,11 @@ impl Restarts {
             .first_backoff
             .saturating_mul(2u32.saturating_pow(earlier.min(16)));
         Verdict::RestartAfter(backoff.min(policy.max_backoff))
+    }
+
+    /// Deaths that count against the budget.
+    pub fn recent(&self) -> u32 {
+        u32::try_from(self.recent.len()).unwrap_or(u32::MAX)
     }
 
     /// Deaths since the start.

@@ -1,5 +1,17 @@
-//! What operators and probes see of a fleet: the status server and the exported metrics.
+//! What operators and probes see of a fleet, and what they can do to it.
+//!
+//! | Module | Job |
+//! |---|---|
+//! | [`status`], `exporter` | probes and Prometheus, as Dynamo workers have them |
+//! | [`server`] | the admin server: who may connect, how many, who is asked for a token |
+//! | `routes`, `live` | snapshots, faults, commands; changes as server-sent events |
+//! | [`openapi`] | the table of its paths, and the document made from it |
 
+mod answer;
 mod component_page;
 mod exporter;
+mod live;
+pub mod openapi;
+mod routes;
+pub mod server;
 pub mod status;

@@ -9,7 +9,6 @@ mod door;
 mod parts;
 mod planes;
 
-use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -17,18 +16,21 @@ use actix::prelude::*;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
+pub use crate::actors::control::CacheContent;
+use crate::actors::control::Control;
 use crate::actors::death::Death;
-use crate::actors::fleet::{CommandError, DrainWorker, FindRanks, Fleet, Kill, Launch, Restart, StopAll};
+use crate::actors::fleet::{CommandError, DrainWorker, Fleet, Kill, Launch, Restart, StopAll};
 use crate::actors::path::{ActorPath, PathError};
-use crate::actors::rank::{CachedBlocks, ClearCache, Rank};
-use crate::actors::registry::{FleetSnapshot, Registry};
+use crate::actors::registry::FleetSnapshot;
+use crate::admin::server::{AdminError, AdminServer};
 use crate::admin::status::{StatusError, StatusServer};
 use crate::config::Config;
+use crate::faults::{Fault, FaultError, FaultId};
 use crate::model::ModelError;
 use crate::transport::discovery::DiscoveryError;
 use crate::transport::nats::NatsError;
 use crate::transport::request_plane::tcp::server::{BindError, TcpServer};
-use crate::types::{SequenceHash, StoredBlock, WorkerId};
+use crate::types::WorkerId;
 
 pub use budget::{Budget, BudgetError};
 pub use door::RankDoor;
@@ -69,6 +71,9 @@ pub enum StartError {
     /// The status server.
     #[error(transparent)]
     Status(#[from] StatusError),
+    /// The admin server.
+    #[error(transparent)]
+    Admin(#[from] AdminError),
     /// Threads.
     #[error("cannot start threads: {0}")]
     Threads(#[from] std::io::Error),
@@ -91,6 +96,7 @@ impl StartError {
             | Self::NoBroker { .. }
             | Self::Listener(_)
             | Self::Status(_)
+            | Self::Admin(_)
             | Self::Threads(_)
             | Self::Worker(_)
             | Self::Interrupted => false,
@@ -112,13 +118,9 @@ pub enum ControlError {
     Command(#[from] CommandError),
 }
 
-/// Blocks of a prefix cache with their parents, parents first.
-pub type CacheContent = Vec<(Option<SequenceHash>, StoredBlock)>;
-
 /// A running fleet. Dropping it stops everything at once.
 pub struct Cluster {
-    fleet: Addr<Fleet>,
-    registry: Arc<Registry>,
+    control: Control,
     launch: watch::Receiver<Launch>,
     facts: Facts,
     system: System,
@@ -126,6 +128,7 @@ pub struct Cluster {
     /// The shared request listener; it ends with the cluster.
     _server: Option<TcpServer>,
     _status: Option<StatusServer>,
+    _admin: Option<AdminServer>,
     pool: Option<Runtime>,
 }
 
@@ -136,6 +139,8 @@ pub struct Facts {
     pub requests: Option<std::net::SocketAddr>,
     /// Address of the status server.
     pub status: Option<std::net::SocketAddr>,
+    /// Address of the admin server.
+    pub admin: Option<std::net::SocketAddr>,
     /// Threads of the fleet.
     pub threads: usize,
     /// Descriptors.
@@ -204,7 +209,7 @@ impl Cluster {
 
     /// Every figure of the fleet now; never waits for an actor.
     pub fn snapshot(&self) -> FleetSnapshot {
-        self.registry.snapshot()
+        self.control.registry.snapshot()
     }
 
     /// Kills an actor: `w3`, `w3/r0`, `w3/kv`, `w3/metrics`, `w3/lease`. Returns when the order is delivered.
@@ -221,8 +226,8 @@ impl Cluster {
     /// # Errors
     /// [`ControlError`] names the path.
     pub fn clear_cache(&self, path: &str) -> Result<u64, ControlError> {
-        let blocks = self.ask_ranks(path, || ClearCache)?;
-        Ok(blocks.into_iter().sum())
+        let cleared = self.handle().block_on(self.control.clear_cache(path.parse()?));
+        cleared.map_err(ControlError::from)
     }
 
     /// True content of the prefix cache of each rank of a worker (`w3`) or of one rank (`w3/r0`): blocks with their
@@ -231,22 +236,26 @@ impl Cluster {
     /// # Errors
     /// [`ControlError`] names the path.
     pub fn cached_blocks(&self, path: &str) -> Result<Vec<CacheContent>, ControlError> {
-        self.ask_ranks(path, || CachedBlocks)
+        let blocks = self.handle().block_on(self.control.cached_blocks(path.parse()?));
+        blocks.map_err(ControlError::from)
     }
 
-    fn ask_ranks<M>(&self, path: &str, message: impl Fn() -> M) -> Result<Vec<M::Result>, ControlError>
-    where
-        M: Message + Send + 'static,
-        M::Result: Send,
-        Rank: Handler<M>,
-    {
-        let path: ActorPath = path.parse()?;
-        let ranks = self.command(FindRanks { path })?;
-        let answers = ranks.iter().map(|rank| {
-            let answer = self.handle().block_on(rank.send(message()));
-            answer.map_err(|_| CommandError::NotAlive(path).into())
-        });
-        answers.collect()
+    /// Every command, as calls that can be made from any runtime.
+    pub fn control(&self) -> &Control {
+        &self.control
+    }
+
+    /// Removes faults (`None`: all) and adds others, all of them or none. Returns the numbers of the new ones.
+    ///
+    /// # Errors
+    /// The first fault that cannot be removed or added.
+    pub fn change_faults(&self, remove: Option<Vec<FaultId>>, add: Vec<Fault>) -> Result<Vec<FaultId>, FaultError> {
+        self.handle().block_on(self.control.change_faults(remove, add))
+    }
+
+    /// Waits for a call of [`Self::control`]. Not from within a runtime.
+    pub fn wait_for<T>(&self, call: impl Future<Output = T>) -> T {
+        self.handle().block_on(call)
     }
 
     /// Unlists a worker, lets it finish its streams and leave. Returns at once; the snapshot shows `draining`, then
@@ -275,7 +284,7 @@ impl Cluster {
         T: Send + 'static,
         Fleet: Handler<M>,
     {
-        let answer = self.handle().block_on(self.fleet.send(message));
+        let answer = self.handle().block_on(self.control.fleet.send(message));
         answer.unwrap_or(Err(CommandError::Stopped)).map_err(ControlError::from)
     }
 
@@ -288,7 +297,7 @@ impl Cluster {
 
     /// Asks every worker to drain; [`Self::wait_over`] waits for it.
     pub fn begin_stop(&self) {
-        self.fleet.do_send(StopAll);
+        self.control.fleet.do_send(StopAll);
     }
 
     /// Waits until every worker has left, at most `limit`. Returns whether all have.

@@ -13,9 +13,12 @@ use tokio::sync::watch;
 use super::disaggregation;
 use super::planes::Planes;
 use super::{Budget, Cluster, Facts, StartError};
+use crate::actors::control::Control;
+use crate::actors::fault_desk::FaultDesk;
 use crate::actors::fleet::{Fleet, Launch};
 use crate::actors::plan::{GroupPlan, NativePlan, PlannedEvents, PlannedRequests, Shared, WorkerPlan};
 use crate::actors::registry::Registry;
+use crate::admin::server::AdminDoor;
 use crate::admin::status::StatusServer;
 use crate::config::{Config, Group, Ports};
 use crate::engine::{EngineConfig, WorkerRole};
@@ -80,11 +83,13 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
         )
     });
     let status = status.transpose()?;
+    let admin = config.admin.as_ref().map(AdminDoor::open).transpose()?;
     let arbiters = std::thread::available_parallelism()
         .map_or(2, usize::from)
         .clamp(1, MAX_ARBITERS);
     let facts = Facts {
         requests,
+        admin: admin.as_ref().map(AdminDoor::address),
         status: status.as_ref().map(StatusServer::address),
         threads: 1 + arbiters + POOL_THREADS + BLOCKING_THREADS,
         budget,
@@ -92,27 +97,42 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
     };
     let stagger = config.stagger;
     let own = Arc::clone(&registry);
-    let (system, fleet, thread) = run_system(arbiters, move |arbiters| {
-        Fleet::new(shared, arbiters, stagger, workers, own, launch_sender)
+    let (journal, clock, seed) = (Arc::clone(&shared.journal), shared.clock, config.seed);
+    let desk = {
+        let (registry, journal) = (Arc::clone(&registry), Arc::clone(&journal));
+        move |fleet| FaultDesk::new(seed, registry, journal, fleet, clock)
+    };
+    let (system, (fleet, desk), thread) = run_system(arbiters, move |arbiters| {
+        let fleet = Fleet::new(shared, arbiters, stagger, workers, own, launch_sender).start();
+        (fleet.clone(), desk(fleet).start())
     })?;
-    Ok(Cluster {
+    let control = Control {
         fleet,
+        desk,
         registry,
+        journal,
+        clock,
+        launch: launch.clone(),
+    };
+    let admin = admin.map(|door| door.serve(control.clone(), pool.handle()));
+    Ok(Cluster {
+        control,
         launch,
         facts,
         system,
         thread: Some(thread),
         _server: server,
         _status: status,
+        _admin: admin,
         pool: Some(pool),
     })
 }
 
 /// Starts the actor system on its own thread.
-fn run_system(
+fn run_system<T: Send + 'static>(
     arbiters: usize,
-    fleet: impl FnOnce(Vec<ArbiterHandle>) -> Fleet + Send + 'static,
-) -> Result<(System, Addr<Fleet>, std::thread::JoinHandle<()>), StartError> {
+    start: impl FnOnce(Vec<ArbiterHandle>) -> T + Send + 'static,
+) -> Result<(System, T, std::thread::JoinHandle<()>), StartError> {
     let (sender, receiver) = mpsc::channel();
     let thread = std::thread::Builder::new().name("gf-system".into()).spawn(move || {
         let runner = System::with_tokio_rt(current_thread_runtime);
@@ -121,8 +141,8 @@ fn run_system(
                 .map(|_| Arbiter::with_tokio_rt(current_thread_runtime))
                 .collect();
             let handles = arbiters.iter().map(Arbiter::handle).collect();
-            let fleet = fleet(handles).start();
-            (arbiters, sender.send((System::current(), fleet)).is_ok())
+            let actors = start(handles);
+            (arbiters, sender.send((System::current(), actors)).is_ok())
         });
         let (arbiters, told) = started;
         if told && let Err(error) = runner.run() {
@@ -136,8 +156,8 @@ fn run_system(
         }
     })?;
     let gone = || StartError::Threads(std::io::Error::other("the actor system did not start"));
-    let (system, fleet) = receiver.recv_timeout(Duration::from_secs(30)).map_err(|_| gone())?;
-    Ok((system, fleet, thread))
+    let (system, actors) = receiver.recv_timeout(Duration::from_secs(30)).map_err(|_| gone())?;
+    Ok((system, actors, thread))
 }
 
 fn current_thread_runtime() -> Runtime {

@@ -151,6 +151,7 @@ impl Settings {
             max_open_requests: Some(10_000),
             http_host: Some("127.0.0.1".into()),
             forward_pass_metrics: Some(Detail::Off),
+            admin_host: Some("127.0.0.1".into()),
             system_port: Some(-1),
             system_host: Some("127.0.0.1".into()),
             system_health_path: Some("/health".into()),

@@ -174,7 +174,12 @@ impl Layered {
             .iter()
             .map(|(key, value)| {
                 let origin = self.origins.get(key).map_or_else(String::new, ToString::to_string);
-                format!("{key} = {}  # {origin}", toml_value(value))
+                // Printed configs end up in logs.
+                let value = match key.as_str() {
+                    "admin_token" => "\"...\"".to_owned(),
+                    _ => toml_value(value),
+                };
+                format!("{key} = {value}  # {origin}")
             })
             .collect()
     }

@@ -1,5 +1,6 @@
 //! From settings to a checked [`Config`]: defaults, precedence, validation.
 
+mod admin;
 pub mod choices;
 mod defaults;
 pub mod disaggregation;
@@ -28,6 +29,7 @@ use crate::transport::event_plane::zmq::BrokerAddresses;
 use crate::transport::nats::{NatsAuth, NatsOptions, NatsOptionsError};
 use crate::transport::request_plane::Codec;
 
+pub use admin::AdminConfig;
 use choices::Finite;
 pub use choices::{DiscoveryBackend, EventPlane, NatsConnections, Ports, RequestPlane, TransferTiming};
 pub use disaggregation::Disaggregation;
@@ -128,6 +130,8 @@ pub struct Config {
     pub forward_passes: Detail,
     /// Status server; `None`: nobody asked for one.
     pub status: Option<StatusConfig>,
+    /// Admin server; `None`: nobody asked for one.
+    pub admin: Option<AdminConfig>,
     /// Native event streams; `None`: nobody asked for them.
     pub native: Option<NativeEvents>,
     /// Pause between launches.
@@ -241,6 +245,7 @@ impl Config {
             http_host: http.bind,
             forward_passes: s.forward_pass_metrics.unwrap_or_default(),
             status: status::resolve(fleet, &s)?,
+            admin: admin::resolve(fleet, &s)?,
             native: native::resolve(fleet, &s, &group_settings, &groups)?,
             stagger: stagger(fleet, s.stagger_delay.map_or(-1.0, Finite::get), stagger_total)?,
             nats: nats(fleet, &s, &groups, environment)?,

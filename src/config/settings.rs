@@ -479,6 +479,21 @@ pub struct Settings {
     #[arg(long, value_name = "HOST")]
     pub http_host: Option<String>,
 
+    /// Port of the admin server: snapshots, faults, commands, for `ghostfleet ctl`; 0: any free one [default: none].
+    #[arg(long, value_name = "PORT")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub admin_port: Option<u16>,
+
+    /// Address of the admin server. Other than loopback, clients have to show `GHOSTFLEET_ADMIN_TOKEN`.
+    #[arg(long, value_name = "HOST")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub admin_host: Option<String>,
+
+    /// What clients of the admin server have to show (environment or file only: a command line can be read by others).
+    #[arg(skip)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub admin_token: Option<String>,
+
     /// Seed of generated tokens and of every random choice.
     #[arg(long, value_name = "SEED")]
     pub seed: Option<u64>,

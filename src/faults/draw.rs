@@ -32,7 +32,7 @@ impl Dice {
     }
 }
 
-/// The finalizer of SplitMix64: every input bit moves every output bit.
+/// The finalizer of `SplitMix64`: every input bit moves every output bit.
 const fn mix(mut z: u64) -> u64 {
     z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

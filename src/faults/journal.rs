@@ -101,6 +101,9 @@ struct Inner {
     last: u64,
     news: VecDeque<Entry>,
     draws: VecDeque<Entry>,
+    /// Newest position that each ring has dropped.
+    dropped_news: u64,
+    dropped_draws: u64,
 }
 
 /// A part of the journal.
@@ -112,6 +115,8 @@ pub struct Page {
     pub next: u64,
     /// Newest position in the journal.
     pub last: u64,
+    /// Entries after the position asked for are no longer kept.
+    pub lost: bool,
 }
 
 impl std::fmt::Debug for Journal {
@@ -141,9 +146,22 @@ impl Journal {
         inner.last += 1;
         let seq = inner.last;
         let is_draw = matches!(event, Event::Drawn { .. });
-        let ring = if is_draw { &mut inner.draws } else { &mut inner.news };
-        if ring.len() == KEPT {
-            ring.pop_front();
+        let Inner {
+            news,
+            draws,
+            dropped_news,
+            dropped_draws,
+            ..
+        } = &mut *inner;
+        let (ring, dropped) = if is_draw {
+            (draws, dropped_draws)
+        } else {
+            (news, dropped_news)
+        };
+        if ring.len() == KEPT
+            && let Some(oldest) = ring.pop_front()
+        {
+            *dropped = oldest.seq;
         }
         ring.push_back(Entry { seq, at_ms, event });
     }
@@ -175,6 +193,7 @@ impl Journal {
             entries,
             next,
             last: inner.last,
+            lost: inner.dropped_news > after || (draws && inner.dropped_draws > after),
         }
     }
 }
@@ -197,9 +216,13 @@ mod tests {
         }
         journal.note(Event::Closed { id: FaultId(1) });
         let news = journal.page(0, 10, false);
-        assert_eq!(news.entries.iter().map(|e| e.seq).collect::<Vec<_>>(), [1, 2 * KEPT as u64 + 2]);
+        assert_eq!(
+            news.entries.iter().map(|e| e.seq).collect::<Vec<_>>(),
+            [1, 2 * KEPT as u64 + 2]
+        );
         assert_eq!(news.entries[0].at_ms.to_bits(), 5.0f64.to_bits());
-        assert_eq!(news.next, journal.last());
+        assert_eq!((news.next, news.lost), (journal.last(), false));
+        assert!(journal.page(0, 10, true).lost);
         let mut after = 0;
         let mut seen = 0;
         loop {

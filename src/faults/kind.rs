@@ -307,10 +307,14 @@ gates! {
         }
     }
 
-    /// Requests at the door of a worker, asked for each one.
-    Admission(AdmissionFault, Engine, 3) {
+    /// The door of a worker, asked before a request is looked at.
+    Door(DoorFault, Engine, 15) {
         /// The worker says that it is overloaded.
         Refuse = "refuse" {}
+    }
+
+    /// Requests on their way to a rank, asked for each one.
+    Admission(AdmissionFault, Engine, 3) {
         /// The request fails with an error.
         Reject = "reject" {
             /// Text of the error.
@@ -364,7 +368,32 @@ gates! {
         NoCallHome = "no_call_home" {}
     }
 
-    /// Answers, asked for each one at its start.
+    /// What a rank says, on every plane, asked for each request.
+    Answer(AnswerFault, Response, 14) {
+        /// The stream breaks off after so many tokens, as with a dead process.
+        Cut = "cut" {
+            /// Tokens that still go out.
+            #[serde(default, skip_serializing_if = "is_none_left")]
+            tokens: u32,
+        }
+        /// Nothing goes out any more after so many tokens, and the connection stays open.
+        BlackHole = "black_hole" {
+            /// Tokens that still go out.
+            #[serde(default, skip_serializing_if = "is_none_left")]
+            after_tokens: u32,
+        }
+        /// After so many tokens the answer ends with an error.
+        ErrorItem = "error_item" {
+            /// Tokens before it.
+            #[serde(default, skip_serializing_if = "is_none_left")]
+            after_tokens: u32,
+            /// Text of the error.
+            #[serde(default = "injected")]
+            message: String,
+        }
+    }
+
+    /// Response sockets, asked for each one at its start.
     Response(ResponseFault, Response, 6) {
         /// Every write is late.
         Latency = "latency" {
@@ -384,12 +413,6 @@ gates! {
             /// Delay, ms.
             #[serde(default, skip_serializing_if = "is_zero")]
             after_ms: f64,
-        }
-        /// Nothing goes out any more after so many tokens, and the connection stays open.
-        BlackHole = "black_hole" {
-            /// Tokens that still go out.
-            #[serde(default, skip_serializing_if = "is_none_left")]
-            after_tokens: u32,
         }
         /// The last bytes are on the wire, and the end of the stream comes so much later.
         SlowClose = "slow_close" {
@@ -411,12 +434,6 @@ gates! {
         }
         /// The stream begins without its prologue.
         NoPrologue = "no_prologue" {}
-        /// The stream breaks off after so many tokens, as with a dead process.
-        Cut = "cut" {
-            /// Tokens that still go out.
-            #[serde(default, skip_serializing_if = "is_none_left")]
-            tokens: u32,
-        }
         /// The last item is sent twice.
         DuplicateFinal = "duplicate_final" {}
         /// The stream ends without its last item.
@@ -426,15 +443,6 @@ gates! {
             /// Tokens before it.
             #[serde(default, skip_serializing_if = "is_none_left")]
             after_tokens: u32,
-        }
-        /// After so many tokens the answer ends with an error.
-        ErrorItem = "error_item" {
-            /// Tokens before it.
-            #[serde(default, skip_serializing_if = "is_none_left")]
-            after_tokens: u32,
-            /// Text of the error.
-            #[serde(default = "injected")]
-            message: String,
         }
     }
 
@@ -701,7 +709,11 @@ fn check(param: &str, value: &Value) -> Result<(), String> {
         _ => f64::MAX,
     };
     if !(0.0..=most).contains(&number) {
-        let upper = if most == f64::MAX { String::new() } else { format!(", at most {most}") };
+        let upper = if most == f64::MAX {
+            String::new()
+        } else {
+            format!(", at most {most}")
+        };
         return Err(format!("{param} {number} must be 0 or greater{upper}"));
     }
     let positive = matches!(

@@ -170,7 +170,11 @@ impl Ledger {
         if let Some(nobody) = add.iter().find(|fault| !fault.select.can_match(fleet)) {
             return Err(FaultError::Nobody(nobody.select.clone()));
         }
-        let live = self.standing.values().filter(|fault| fault.phase != Phase::Over).count();
+        let live = self
+            .standing
+            .values()
+            .filter(|fault| fault.phase != Phase::Over)
+            .count();
         if live + add.len() > MAX_FAULTS {
             return Err(FaultError::TooMany(MAX_FAULTS));
         }
@@ -201,7 +205,9 @@ impl Ledger {
     }
 
     fn remove(&mut self, id: FaultId, turn: &mut Turn) {
-        let Some(standing) = self.standing.remove(&id) else { return };
+        let Some(standing) = self.standing.remove(&id) else {
+            return;
+        };
         self.steps.retain(|_, step| step.fault != id);
         turn.touched.extend(standing.workers.keys());
         self.journal.note(Event::Removed { id });
@@ -248,13 +254,21 @@ impl Ledger {
         let mut turn = Turn::default();
         let ids: Vec<FaultId> = self.standing.keys().copied().collect();
         for id in &ids {
-            let closes = self.standing.get(id).filter(|s| s.phase != Phase::Over).and_then(|s| s.closes);
+            let closes = self
+                .standing
+                .get(id)
+                .filter(|s| s.phase != Phase::Over)
+                .and_then(|s| s.closes);
             if closes.is_some_and(|at| at <= now) {
                 self.close(*id, &mut turn);
             }
         }
         for id in ids {
-            if self.standing.get(&id).is_some_and(|s| s.phase == Phase::Waiting && s.opens <= now) {
+            if self
+                .standing
+                .get(&id)
+                .is_some_and(|s| s.phase == Phase::Waiting && s.opens <= now)
+            {
                 self.open(id, now, fleet, &mut turn);
             }
         }
@@ -269,7 +283,10 @@ impl Ledger {
 
     fn dice(&self, id: FaultId, fault: &Fault) -> Dice {
         // By content, not by number alone: the same drill draws the same although other faults came before.
-        Dice::new(self.seed ^ fault.seed.rotate_left(32), if fault.seed == 0 { id.0 } else { 0 })
+        Dice::new(
+            self.seed ^ fault.seed.rotate_left(32),
+            if fault.seed == 0 { id.0 } else { 0 },
+        )
     }
 
     fn open(&mut self, id: FaultId, now: SimTime, fleet: &[Candidate], turn: &mut Turn) {
@@ -296,7 +313,9 @@ impl Ledger {
         for &worker in &chosen {
             self.begin(id, &fault.kind, worker, now);
         }
-        let Some(standing) = self.standing.get_mut(&id) else { return };
+        let Some(standing) = self.standing.get_mut(&id) else {
+            return;
+        };
         standing.phase = Phase::Open;
         standing.workers = chosen
             .iter()
@@ -309,7 +328,9 @@ impl Ledger {
     }
 
     fn close(&mut self, id: FaultId, turn: &mut Turn) {
-        let Some(standing) = self.standing.get_mut(&id) else { return };
+        let Some(standing) = self.standing.get_mut(&id) else {
+            return;
+        };
         standing.phase = Phase::Over;
         turn.touched.extend(standing.workers.keys());
         self.journal.note(Event::Closed { id });
@@ -361,7 +382,9 @@ impl Ledger {
             ),
             Kind::Condition(_)
             | Kind::Pass(_)
+            | Kind::Door(_)
             | Kind::Admission(_)
+            | Kind::Answer(_)
             | Kind::Capacity(_)
             | Kind::Request(_)
             | Kind::Response(_)
@@ -376,7 +399,9 @@ impl Ledger {
 
     /// What comes after a step of a worker that flaps.
     fn follow_up(&mut self, step: &Step, at: SimTime) {
-        let Some(standing) = self.standing.get(&step.fault) else { return };
+        let Some(standing) = self.standing.get(&step.fault) else {
+            return;
+        };
         let Kind::Life(LifeFault::Flap {
             up_ms,
             down_ms,
@@ -406,7 +431,12 @@ impl Ledger {
             }
         }
         let over = |standing: &Standing| standing.phase == Phase::Over;
-        let mut surplus = self.standing.values().filter(|s| over(s)).count().saturating_sub(KEPT_OVER);
+        let mut surplus = self
+            .standing
+            .values()
+            .filter(|s| over(s))
+            .count()
+            .saturating_sub(KEPT_OVER);
         self.standing.retain(|id, standing| {
             let drop = surplus > 0 && over(standing) && !busy.contains(id);
             surplus -= usize::from(drop);
@@ -417,7 +447,8 @@ impl Ledger {
     /// The faults in a worker's table.
     pub fn table(&self, worker: WorkerId) -> Vec<Arc<OpenFault>> {
         let open = self.standing.values().filter(|standing| standing.phase == Phase::Open);
-        open.filter_map(|standing| standing.workers.get(&worker).cloned()).collect()
+        open.filter_map(|standing| standing.workers.get(&worker).cloned())
+            .collect()
     }
 
     /// All faults, by number.
@@ -483,7 +514,10 @@ mod tests {
         assert_eq!(ledger.turn(at(1499), &fleet()), Turn::default());
         let turn = ledger.turn(at(1500), &fleet());
         assert_eq!(turn.touched, [WorkerId(1), WorkerId(2)].into());
-        assert_eq!((ledger.table(WorkerId(1)).len(), ledger.table(WorkerId(0)).len()), (1, 0));
+        assert_eq!(
+            (ledger.table(WorkerId(1)).len(), ledger.table(WorkerId(0)).len()),
+            (1, 0)
+        );
         assert_eq!(ledger.next_due(), Some(at(3500)));
         let turn = ledger.turn(at(3500), &fleet());
         assert_eq!(turn.touched.len(), 2);
@@ -506,7 +540,9 @@ mod tests {
     #[test]
     fn changes_are_made_together_or_not_at_all() {
         let mut ledger = ledger();
-        let [first] = add(&mut ledger, &["* slow factor=2"], at(0))[..] else { panic!() };
+        let [first] = add(&mut ledger, &["* slow factor=2"], at(0))[..] else {
+            panic!()
+        };
         let good = "w1 slow factor=3".parse::<Fault>().unwrap();
         let nobody = "w9 slow factor=3".parse::<Fault>().unwrap();
         let error = ledger.change(&[first], vec![good.clone(), nobody], at(0), &fleet());
@@ -546,7 +582,10 @@ mod tests {
         add(&mut ledger, &["w1 flap up_ms=300 down_ms=500 to=0.2"], at(0));
         ledger.turn(at(0), &fleet());
         ledger.turn(at(200), &fleet());
-        assert_eq!(ledger.turn(at(500), &fleet()).steps[0].act, Act::Restart { same_id: false });
+        assert_eq!(
+            ledger.turn(at(500), &fleet()).steps[0].act,
+            Act::Restart { same_id: false }
+        );
     }
 
     #[test]

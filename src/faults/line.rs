@@ -37,7 +37,9 @@ impl FromStr for Fault {
         let mut lasts = None;
         for word in words {
             let Some((key, value)) = word.split_once('=') else {
-                return Err(FaultError::Line(format!("{word:?} is no parameter; use <name>=<value>")));
+                return Err(FaultError::Line(format!(
+                    "{word:?} is no parameter; use <name>=<value>"
+                )));
             };
             match key {
                 "p" | "probability" => written.probability = number(key, value)?,
@@ -91,7 +93,10 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}.{}", self.select, self.kind.layer(), self.kind.word())?;
         for (name, value) in self.kind.params() {
-            match value.as_str().filter(|text| !text.contains([' ', '"', '\\', '\t', '\n'])) {
+            match value
+                .as_str()
+                .filter(|text| !text.contains([' ', '"', '\\', '\t', '\n']))
+            {
                 Some(text) => write!(f, " {name}={text}")?,
                 // A JSON text without a blank in it is one word.
                 None => write!(f, " {name}={}", value.to_string().replace(' ', "\\u0020"))?,
@@ -119,23 +124,25 @@ mod tests {
 
     use super::*;
     use crate::faults::Selector;
-    use crate::faults::kind::{LifeFault, PassFault, ResponseFault};
+    use crate::faults::kind::{AnswerFault, LifeFault, PassFault};
 
     #[test]
     fn a_line_reads_as_the_object_does() {
-        let line: Fault = "w0-w3 response.cut tokens=5 p=0.25 from=500ms for=1m seed=9".parse().unwrap();
+        let line: Fault = "w0-w3 response.cut tokens=5 p=0.25 from=500ms for=1m seed=9"
+            .parse()
+            .unwrap();
         let object: Fault = serde_json::from_str(
             r#"{"select": "w0-w3", "layer": "response", "kind": "cut", "params": {"tokens": 5},
                 "probability": 0.25, "from": 0.5, "to": 60.5, "seed": 9}"#,
         )
         .unwrap();
         assert_eq!(line, object);
-        assert_eq!(line.kind, ResponseFault::Cut { tokens: 5 }.into());
+        assert_eq!(line.kind, AnswerFault::Cut { tokens: 5 }.into());
         assert_eq!(line.to, Some(Duration::from_millis(60_500)));
         assert_eq!(line.to_string().parse(), Ok(line));
         let error = Fault::new(
             Selector::all(),
-            ResponseFault::ErrorItem {
+            AnswerFault::ErrorItem {
                 after_tokens: 1,
                 message: "out of \"memory\"".to_owned(),
             },
@@ -150,7 +157,10 @@ mod tests {
             restart_after_ms: None,
             same_id: false,
         };
-        assert_eq!("hottest crash".parse(), Ok(Fault::new("hottest".parse().unwrap(), crash)));
+        assert_eq!(
+            "hottest crash".parse(),
+            Ok(Fault::new("hottest".parse().unwrap(), crash))
+        );
         assert_eq!(
             "* slow factor=2".parse(),
             Ok(Fault::new(Selector::all(), PassFault::Slow { factor: 2.0 }))
@@ -165,7 +175,7 @@ mod tests {
             ("w3 slow 4", "\"4\" is no parameter"),
             ("w3 slow factor=4 to=soon", "to=soon must be a time"),
             ("w3 motor.slow factor=4", "no layer `motor`"),
-            ("w3 slow factor=fast", "factor"),
+            ("w3 slow factor=fast", "\"fast\""),
             ("w3 slow factor=2 p=2", "between 0 and 1"),
         ] {
             let error = line.parse::<Fault>().unwrap_err().to_string();

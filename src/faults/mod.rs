@@ -228,7 +228,10 @@ mod tests {
         assert_eq!(json.as_ref(), Ok(&toml));
         assert_eq!(
             toml.kind,
-            Kind::from(ResponseFault::Latency { ms: 20.0, jitter_ms: 0.0 })
+            Kind::from(ResponseFault::Latency {
+                ms: 20.0,
+                jitter_ms: 0.0
+            })
         );
         let again = serde_json::to_value(&toml).unwrap();
         assert_eq!(read(again), Ok(toml));
@@ -246,13 +249,25 @@ mod tests {
     fn wrong_faults_are_refused_in_words() {
         for (fault, words) in [
             (json!({"select": "*", "kind": "slowly"}), "did you mean `slow`"),
-            (json!({"select": "*", "kind": "slow", "params": {"faktor": 1}}), "`faktor`"),
+            (
+                json!({"select": "*", "kind": "slow", "params": {"faktor": 1}}),
+                "`faktor`",
+            ),
             (json!({"select": "*", "kind": "slow"}), "factor"),
-            (json!({"select": "*", "kind": "slow", "params": {"factor": -1}}), "0 or greater"),
+            (
+                json!({"select": "*", "kind": "slow", "params": {"factor": -1}}),
+                "0 or greater",
+            ),
             (json!({"select": "*", "kind": "crash", "params": {"x": 1}}), "`x`"),
-            (json!({"select": "*", "kind": "crash", "probability": 1.5}), "between 0 and 1"),
+            (
+                json!({"select": "*", "kind": "crash", "probability": 1.5}),
+                "between 0 and 1",
+            ),
             (json!({"select": "*", "kind": "crash", "from": -1}), "0 or greater"),
-            (json!({"select": "*", "kind": "crash", "from": 5, "to": 5}), "later than from"),
+            (
+                json!({"select": "*", "kind": "crash", "from": 5, "to": 5}),
+                "later than from",
+            ),
             (json!({"select": "x3", "kind": "crash"}), "selector"),
             (json!({"select": "*", "kind": "crash", "when": 1}), "unknown field"),
         ] {

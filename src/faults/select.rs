@@ -5,7 +5,7 @@
 //! | `*` | all |
 //! | `w3`, `w0-w31`, `w1,w5,w8-w9` | by position |
 //! | `group:decode` | of a group |
-//! | `label:engine=vllm` | with that label: `engine`, `role`, `namespace`, `component`, `request_plane`, `event_plane` |
+//! | `label:engine=vllm` | with that label: `engine`, `role`, `namespace`, `component`, `endpoint` |
 //! | `25%` | a random share, at least one |
 //! | `random(3)` | random ones |
 //! | `hottest`, `hottest(3)` | those with the most requests in their engines |
@@ -151,7 +151,11 @@ impl Selector {
         match self.rule {
             Rule::Everyone => {}
             Rule::Share(share) => {
-                #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
+                #[allow(
+                    clippy::cast_possible_truncation,
+                    clippy::cast_sign_loss,
+                    clippy::cast_precision_loss
+                )]
                 let many = (chosen.len() as f64 * share).round() as usize;
                 dice.shuffle(&mut chosen);
                 chosen.truncate(many.max(1));
@@ -320,7 +324,10 @@ mod tests {
             .map(|id| Candidate {
                 id: WorkerId(id),
                 group: if id < 3 { "prefill" } else { "decode" }.to_owned(),
-                labels: vec![("engine".to_owned(), if id % 2 == 0 { "vllm" } else { "sglang" }.to_owned())],
+                labels: vec![(
+                    "engine".to_owned(),
+                    if id % 2 == 0 { "vllm" } else { "sglang" }.to_owned(),
+                )],
                 alive: id != 7,
                 requests: u64::from(id % 5),
                 cached_blocks: u64::from(100 - id),
@@ -369,7 +376,19 @@ mod tests {
 
     #[test]
     fn what_selects_nothing_is_refused() {
-        for text in ["", "3", "w", "w5-w3", "group:", "label:x", "101%", "random(x)", "hottest@", "coldest", "w1@w2"] {
+        for text in [
+            "",
+            "3",
+            "w",
+            "w5-w3",
+            "group:",
+            "label:x",
+            "101%",
+            "random(x)",
+            "hottest@",
+            "coldest",
+            "w1@w2",
+        ] {
             assert!(text.parse::<Selector>().is_err(), "{text}");
         }
         let list: Selector = serde_json::from_str("[1, 3]").unwrap();

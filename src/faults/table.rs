@@ -10,7 +10,7 @@ use super::draw::Dice;
 use super::journal::{Event, Journal};
 use super::kind::{GateFault, Kind};
 use super::select::Level;
-use super::{FaultId, Fault};
+use super::{Fault, FaultId};
 use crate::types::WorkerId;
 
 /// A fault in one worker's table.
@@ -31,7 +31,11 @@ impl OpenFault {
             id,
             level: fault.select.level(),
             kind: fault.kind.clone(),
-            probability: if fault.kind.is_drawn_once() { 1.0 } else { fault.probability },
+            probability: if fault.kind.is_drawn_once() {
+                1.0
+            } else {
+                fault.probability
+            },
             dice,
             asked: AtomicU64::new(0),
             happened: AtomicU64::new(0),
@@ -115,6 +119,15 @@ impl WorkerFaults {
         self.look(false)
     }
 
+    /// Numbers of all faults whose window is open.
+    pub fn ids(&self) -> Vec<FaultId> {
+        if self.gates.load(Relaxed) == 0 {
+            return Vec::new();
+        }
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        open.iter().map(|fault| fault.id).collect()
+    }
+
     /// Dice of their own for what a fault has to choose once it happens; `n` tells one choice from another.
     pub fn dice(&self, salt: u64) -> Dice {
         Dice::new(u64::from(self.worker.0), salt)
@@ -167,7 +180,7 @@ impl WorkerFaults {
 mod tests {
     use super::*;
     use crate::faults::Selector;
-    use crate::faults::kind::{AdmissionFault, PassFault};
+    use crate::faults::kind::{DoorFault, PassFault};
     use crate::types::SimTime;
 
     fn table() -> WorkerFaults {
@@ -186,15 +199,15 @@ mod tests {
         for _ in 0..1000 {
             assert!(table.ask::<PassFault>().is_empty());
         }
-        table.set(vec![open(1, "*", AdmissionFault::Refuse {}, 1.0)]);
+        table.set(vec![open(1, "*", DoorFault::Refuse {}, 1.0)]);
         for _ in 0..1000 {
             assert!(table.ask::<PassFault>().is_empty());
         }
         assert_eq!(table.looked(), 0);
-        assert_eq!(table.ask::<AdmissionFault>(), [AdmissionFault::Refuse {}]);
+        assert_eq!(table.ask::<DoorFault>(), [DoorFault::Refuse {}]);
         assert_eq!(table.looked(), 1);
         table.set(Vec::new());
-        assert!(table.ask::<AdmissionFault>().is_empty());
+        assert!(table.ask::<DoorFault>().is_empty());
         assert_eq!(table.looked(), 1);
     }
 

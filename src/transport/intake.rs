@@ -34,6 +34,14 @@ pub enum Leg {
 
 /// Takes requests for one worker. Cheap to call from any thread; never blocks.
 pub trait Intake: Send + Sync {
+    /// Whether the worker would look at a further request at all; asked once for each, before anything else.
+    ///
+    /// # Errors
+    /// [`Refusal`] when not.
+    fn knock(&self) -> Result<(), Refusal> {
+        Ok(())
+    }
+
     /// Queues a submission. From then on its sink hears of it exactly once more in a final way (`finished`, `failed`
     /// or `broken`), unless it is cancelled first.
     ///

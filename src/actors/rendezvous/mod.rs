@@ -6,6 +6,7 @@
 //! dies, every source in its rooms fails and every connection closes.
 
 mod door;
+mod look;
 mod retired;
 mod session;
 

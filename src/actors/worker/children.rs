@@ -83,6 +83,7 @@ impl Worker {
             native,
             handoffs,
             forward_passes: self.plan.group.forward_passes,
+            faults: Arc::clone(&self.entry.faults),
             liveness: Liveness::new(ctx.address().recipient(), child, slot.rank_incarnation),
         })
         .start();

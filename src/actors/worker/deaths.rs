@@ -6,7 +6,7 @@ use super::super::death::{Death, Die};
 use super::super::kv_publisher::Publish;
 use super::super::liveness::{Cause, Child, Died};
 use super::super::rank::CachedBlocks;
-use super::super::supervision::Verdict;
+use super::super::supervision::{Supervised, Verdict};
 use super::Worker;
 
 /// A command for one of the worker's children.
@@ -139,7 +139,10 @@ impl Handler<Died> for Worker {
         if incarnation != current || self.leaving {
             return;
         }
-        match restarts.on_death(&policy, now) {
+        let verdict = restarts.on_death(&policy, now);
+        let seen = Supervised::new(path.to_string(), restarts, &policy, now, verdict);
+        self.entry.note_death(seen);
+        match verdict {
             Verdict::RestartAfter(wait) => {
                 tracing::warn!(actor = %path, ?cause, ?wait, "died; will be replaced");
                 ctx.run_later(wait, move |worker, ctx| worker.restart(child, ctx));

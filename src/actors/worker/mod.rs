@@ -8,6 +8,7 @@
 mod children;
 mod deaths;
 mod departure;
+mod inspect;
 mod listing;
 mod meeting_place;
 mod start_error;
@@ -28,7 +29,7 @@ use super::gate::Gate;
 use super::liveness::{Child, Liveness};
 use super::path::ActorPath;
 use super::plan::{Shared, WorkerPlan};
-use super::rank::Rank;
+use super::rank::{Rank, slower_start};
 use super::registrar::Registrar;
 use super::registry::{WorkerEntry, WorkerState};
 use super::sockets::Sockets;
@@ -85,7 +86,8 @@ impl Worker {
         incarnation: u32,
         instance: InstanceId,
     ) -> Result<Self, StartError> {
-        let gate = Arc::new(Gate::new(shared.clock, entry.gauges.clone()));
+        let gate = Gate::new(shared.clock, entry.gauges.clone(), Arc::clone(entry.faults.table()));
+        let gate = Arc::new(gate);
         let sockets = Sockets::open(&plan, &shared, &gate, &entry)?;
         let card = sockets.rendezvous.as_ref().map(|(_, server)| {
             let port = server.address().port();
@@ -141,7 +143,7 @@ impl Actor for Worker {
         ctx.set_mailbox_capacity(1024);
         self.entry.set_incarnation(self.incarnation, self.instance.0);
         self.entry.set_state(WorkerState::Starting);
-        let starts_at = self.shared.clock.now() + self.plan.group.startup_time;
+        let starts_at = self.shared.clock.now() + self.plan.group.startup_time + slower_start(&self.entry.faults);
         self.start_reporter(ctx);
         self.start_rendezvous(ctx);
         for index in 0..self.ranks.len() {

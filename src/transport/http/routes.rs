@@ -251,6 +251,7 @@ async fn generate(
             )
         })
     });
+    state.intake.knock()?;
     let limit = state.limits.max_pending_tokens;
     let generation = Generation::start(
         &plan,

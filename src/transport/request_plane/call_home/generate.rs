@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use super::open::{OpenAnswer, OpenAnswers};
 use super::sink::SocketSink;
 use super::stream::{self, Ended};
 use super::{AnswerLimits, dial};
@@ -22,6 +23,8 @@ pub struct StreamCounts {
     pub completed: AtomicU64,
     /// Ended by the client or because of it.
     pub cancelled: AtomicU64,
+    /// Those under way.
+    pub answers: OpenAnswers,
 }
 
 /// One worker's `generate`.
@@ -53,7 +56,9 @@ impl GenerateEndpoint {
     }
 
     async fn run(self: Arc<Self>, call: Call, open: OpenStream) {
-        let ended = self.stream(call).await;
+        let answer = self.counts.answers.begin(next_request_id(), &call.control);
+        let ended = self.stream(call, &answer).await;
+        self.counts.answers.end(answer.id);
         let counter = if ended == Some(Ended::Complete) {
             &self.counts.completed
         } else {
@@ -63,7 +68,7 @@ impl GenerateEndpoint {
         drop(open);
     }
 
-    async fn stream(&self, Call { control, body }: Call) -> Option<Ended> {
+    async fn stream(&self, Call { control, body }: Call, answer: &OpenAnswer) -> Option<Ended> {
         let decoded = PreprocessedRequest::decode(control.codec, &body);
         drop(body);
         let socket = match dial(control.address, &self.limits).await {
@@ -84,7 +89,8 @@ impl GenerateEndpoint {
             self.disaggregated_params.clone(),
             &self.limits,
         );
-        let id = next_request_id();
+        answer.has_socket(&sink);
+        let id = answer.id;
         let submitted = decoded
             .map_err(|error| Refusal::Invalid(error.to_string()))
             .and_then(|request| {
@@ -126,6 +132,9 @@ impl Endpoint for GenerateEndpoint {
     fn accept(self: Arc<Self>, call: Call) -> Ack {
         if self.counts.open.load(Ordering::Relaxed) >= self.max_open {
             return Ack::Overloaded("worker at capacity".to_owned());
+        }
+        if let Err(refusal) = self.intake.knock() {
+            return Ack::Overloaded(refusal.to_string());
         }
         let open = OpenStream::new(&self.counts);
         tokio::spawn(Arc::clone(&self).run(call, open));

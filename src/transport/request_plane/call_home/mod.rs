@@ -4,12 +4,14 @@
 //! |---|---|
 //! | [`sink`] | buffer and socket of one answer, written to straight from the rank's thread |
 //! | [`stream`] | the task that minds the socket: cancellation, back-pressure, the closing handshake |
+//! | [`open`] | answers under way |
 //! | [`generate`] | the `generate` endpoint: decode, dial, submit |
 //! | [`ready`] | answers that are known as a whole: recovery queries |
 //!
 //! One connection per request is the protocol; nothing is pooled.
 
 pub mod generate;
+pub mod open;
 pub mod ready;
 pub mod sink;
 pub mod stream;

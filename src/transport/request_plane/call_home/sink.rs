@@ -40,6 +40,7 @@ struct Out {
     phase: Phase,
     completion_tokens: u32,
     cached_tokens: u32,
+    admitted: bool,
 }
 
 /// One answer on its way.
@@ -74,6 +75,7 @@ impl SocketSink {
             phase: Phase::Open,
             completion_tokens: 0,
             cached_tokens: 0,
+            admitted: false,
         };
         let max_pending_bytes = limits.max_pending_bytes;
         Arc::new(Self {
@@ -106,6 +108,16 @@ impl SocketSink {
     pub fn pending_bytes(&self) -> usize {
         let out = self.out();
         out.buffer.len() - out.written
+    }
+
+    /// Whether the engine has begun with it.
+    pub fn is_admitted(&self) -> bool {
+        self.out().admitted
+    }
+
+    /// Tokens said so far.
+    pub fn tokens(&self) -> u32 {
+        self.out().completion_tokens
     }
 
     /// Gives the answer up: nothing is written any more.
@@ -166,7 +178,9 @@ impl SocketSink {
 
 impl TokenSink for SocketSink {
     fn admitted(&self, cached_tokens: u32) {
-        self.out().cached_tokens = cached_tokens;
+        let mut out = self.out();
+        out.cached_tokens = cached_tokens;
+        out.admitted = true;
     }
 
     fn token(&self, token: Token, finish: Option<FinishReason>) {

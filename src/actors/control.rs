@@ -1,0 +1,201 @@
+//! `Control`: every command a fleet takes, as calls. Clones share the fleet; it may be used from any tokio runtime.
+
+use std::sync::Arc;
+
+use actix::prelude::*;
+use serde_json::Value;
+use tokio::sync::watch;
+
+use super::clock::Clock;
+use super::death::Death;
+use super::fault_desk::{ChangeFaults, Choose, FaultDesk, Heal, ListFaults, restart_when_gone};
+use super::fleet::{CommandError, DrainWorker, FindRanks, Fleet, Kill, Launch};
+use super::inspect::Inspect;
+use super::path::ActorPath;
+use super::rank::{CachedBlocks, ClearCache, Rank};
+use super::registry::{Registry, WorkerState};
+use crate::faults::journal::Event;
+use crate::faults::ledger::Listed;
+use crate::faults::{Fault, FaultError, FaultId, Journal, Selector};
+use crate::types::{SequenceHash, SimTime, StoredBlock, WorkerId};
+
+/// Blocks of one prefix cache with their parents, parents first.
+pub type CacheContent = Vec<(Option<SequenceHash>, StoredBlock)>;
+
+/// Handle to a running fleet.
+#[derive(Clone)]
+pub struct Control {
+    pub(crate) fleet: Addr<Fleet>,
+    pub(crate) desk: Addr<FaultDesk>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) journal: Arc<Journal>,
+    pub(crate) clock: Clock,
+    pub(crate) launch: watch::Receiver<Launch>,
+}
+
+impl Control {
+    /// Figures of every worker.
+    pub fn registry(&self) -> &Arc<Registry> {
+        &self.registry
+    }
+
+    /// What has happened.
+    pub fn journal(&self) -> &Arc<Journal> {
+        &self.journal
+    }
+
+    /// Where the launch stands.
+    pub fn launch(&self) -> Launch {
+        self.launch.borrow().clone()
+    }
+
+    /// The fleet's clock.
+    pub fn now(&self) -> SimTime {
+        self.clock.now()
+    }
+
+    /// What one of a worker's children says of itself.
+    ///
+    /// # Errors
+    /// [`CommandError`] names the path.
+    pub async fn inspect(&self, path: ActorPath) -> Result<Value, CommandError> {
+        self.command(Inspect(path)).await
+    }
+
+    async fn command<M, T>(&self, message: M) -> Result<T, CommandError>
+    where
+        M: Message<Result = Result<T, CommandError>> + Send + 'static,
+        T: Send + 'static,
+        Fleet: Handler<M>,
+    {
+        self.fleet.send(message).await.unwrap_or(Err(CommandError::Stopped))
+    }
+
+    fn note(&self, path: ActorPath, act: &'static str, outcome: &Result<(), CommandError>) {
+        self.journal.note(Event::Done {
+            id: None,
+            path: path.to_string(),
+            act,
+            error: outcome.as_ref().err().map(ToString::to_string),
+        });
+    }
+
+    /// Kills an actor. Returns when the order is delivered.
+    ///
+    /// # Errors
+    /// [`CommandError`] names the path.
+    pub async fn kill(&self, path: ActorPath, death: Death) -> Result<(), CommandError> {
+        let outcome = self.command(Kill { path, death }).await;
+        let act = match death {
+            Death::Crash => "crash",
+            Death::Panic => "panic",
+        };
+        self.note(path, act, &outcome);
+        outcome
+    }
+
+    /// Unlists a worker, lets it finish its streams and leave. Returns at once.
+    ///
+    /// # Errors
+    /// [`CommandError`] names the path.
+    pub async fn drain(&self, worker: WorkerId) -> Result<(), CommandError> {
+        let outcome = self.command(DrainWorker(worker)).await;
+        self.note(ActorPath { worker, child: None }, "drain", &outcome);
+        outcome
+    }
+
+    /// Starts a worker again under a new instance id or its former one; one that is alive is crashed first.
+    ///
+    /// # Errors
+    /// [`CommandError`] names the path.
+    pub async fn restart(&self, worker: WorkerId, same_id: bool) -> Result<(), CommandError> {
+        let path = ActorPath { worker, child: None };
+        let alive = !self.is_gone(worker);
+        if alive {
+            match self.kill(path, Death::Crash).await {
+                Ok(()) | Err(CommandError::NotAlive(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let outcome = restart_when_gone(&self.fleet, worker, same_id).await;
+        self.note(path, "restart", &outcome);
+        outcome
+    }
+
+    fn is_gone(&self, worker: WorkerId) -> bool {
+        let entry = self.registry.get(worker);
+        entry.is_some_and(|entry| matches!(entry.state(), WorkerState::Dead | WorkerState::Left))
+    }
+
+    /// Takes every fault off the workers and starts those that are dead or gone again.
+    ///
+    /// # Errors
+    /// The first restart that failed.
+    pub async fn heal(&self, workers: Vec<WorkerId>, same_id: bool) -> Result<(), CommandError> {
+        let healed = self.desk.send(Heal(workers.clone())).await;
+        healed.map_err(|_| CommandError::Stopped)?;
+        for worker in workers {
+            if self.is_gone(worker) {
+                self.restart(worker, same_id).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whom a selector means now; `seed` is that of its dice.
+    pub async fn choose(&self, select: Selector, seed: u64) -> Vec<WorkerId> {
+        self.desk.send(Choose { select, seed }).await.unwrap_or_default()
+    }
+
+    /// Removes faults (`None`: all) and adds others, all of them or none. Returns the numbers of the new ones.
+    ///
+    /// # Errors
+    /// The first fault that cannot be removed or added.
+    pub async fn change_faults(
+        &self,
+        remove: Option<Vec<FaultId>>,
+        add: Vec<Fault>,
+    ) -> Result<Vec<FaultId>, FaultError> {
+        let stopped = || FaultError::Line(CommandError::Stopped.to_string());
+        self.desk
+            .send(ChangeFaults { remove, add })
+            .await
+            .map_err(|_| stopped())?
+    }
+
+    /// All faults, by number.
+    pub async fn faults(&self) -> Vec<Listed> {
+        self.desk.send(ListFaults).await.unwrap_or_default()
+    }
+
+    /// Drops every cached block that no request uses, of a worker or a rank; how many there were.
+    ///
+    /// # Errors
+    /// [`CommandError`] names the path.
+    pub async fn clear_cache(&self, path: ActorPath) -> Result<u64, CommandError> {
+        let blocks = self.ask_ranks(path, || ClearCache).await;
+        self.note(path, "clear_cache", &blocks.as_ref().map(drop).map_err(Clone::clone));
+        Ok(blocks?.into_iter().sum())
+    }
+
+    /// True content of the prefix cache of each rank of a worker, or of one rank.
+    ///
+    /// # Errors
+    /// [`CommandError`] names the path.
+    pub async fn cached_blocks(&self, path: ActorPath) -> Result<Vec<CacheContent>, CommandError> {
+        self.ask_ranks(path, || CachedBlocks).await
+    }
+
+    async fn ask_ranks<M>(&self, path: ActorPath, message: impl Fn() -> M) -> Result<Vec<M::Result>, CommandError>
+    where
+        M: Message + Send + 'static,
+        M::Result: Send,
+        Rank: Handler<M>,
+    {
+        let mut answers = Vec::new();
+        for rank in self.command(FindRanks { path }).await? {
+            answers.push(rank.send(message()).await.map_err(|_| CommandError::NotAlive(path))?);
+        }
+        Ok(answers)
+    }
+}

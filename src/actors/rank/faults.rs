@@ -1,0 +1,110 @@
+//! What faults do to a rank: longer passes, none at all, fewer blocks, an empty cache.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::prelude::*;
+
+use super::super::fault_post::{FaultPost, FaultsChanged};
+use super::{Activity, Rank};
+use crate::faults::kind::{ConditionFault, PassFault, Told};
+use crate::types::SimTime;
+
+/// A rank's view of its worker's faults.
+pub(super) struct RankFaults {
+    pub(super) post: Arc<FaultPost>,
+    /// No pass starts or ends.
+    pub(super) hangs: bool,
+    /// Passes that had a random extra.
+    drawn: u64,
+}
+
+impl RankFaults {
+    pub(super) fn new(post: Arc<FaultPost>) -> Self {
+        let hangs = hangs(&post);
+        Self { post, hangs, drawn: 0 }
+    }
+
+    /// When a pass ends that began at `began` and would end at `ends_at`.
+    #[inline]
+    pub(super) fn stretch(&mut self, began: SimTime, ends_at: SimTime) -> SimTime {
+        if self.post.table().is_quiet::<PassFault>() {
+            return ends_at;
+        }
+        let (mut span, mut extra) = (ends_at.since(began), Duration::ZERO);
+        for fault in self.post.table().ask::<PassFault>() {
+            match fault {
+                PassFault::Slow { factor } => {
+                    span = Duration::try_from_secs_f64(span.as_secs_f64() * factor).unwrap_or(Duration::MAX);
+                }
+                PassFault::Stall { ms } => extra += millis(ms),
+                PassFault::Jitter { ms } => {
+                    self.drawn += 1;
+                    extra += millis(ms * self.post.table().dice(JITTER).unit(self.drawn));
+                }
+            }
+        }
+        began + span.saturating_add(extra)
+    }
+}
+
+/// Salt of the dice for jitter.
+const JITTER: u64 = 0x6a69_7474;
+
+fn millis(ms: f64) -> Duration {
+    Duration::try_from_secs_f64(ms / 1e3).unwrap_or(Duration::ZERO)
+}
+
+fn hangs(post: &FaultPost) -> bool {
+    let standing = post.table().in_force::<ConditionFault>();
+    standing
+        .iter()
+        .any(|(_, fault)| matches!(fault, ConditionFault::Hang {}))
+}
+
+/// Time that starts of a worker take longer for.
+pub(in super::super) fn slower_start(post: &FaultPost) -> Duration {
+    let standing = post.table().in_force::<ConditionFault>().into_iter();
+    let extra = standing.map(|(_, fault)| match fault {
+        ConditionFault::SlowStart { ms } => millis(ms),
+        ConditionFault::Hang {} => Duration::ZERO,
+    });
+    extra.sum()
+}
+
+/// Drop every cached block that no request uses, and tell routers, or not.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(in super::super) struct DropCache {
+    pub(in super::super) told: Told,
+    pub(in super::super) late: Duration,
+}
+
+impl Handler<FaultsChanged> for Rank {
+    type Result = ();
+
+    fn handle(&mut self, _: FaultsChanged, ctx: &mut Self::Context) {
+        self.faults.hangs = hangs(&self.faults.post);
+        // One that hung has a pass to end or to begin.
+        self.advance(ctx);
+    }
+}
+
+impl Handler<DropCache> for Rank {
+    type Result = ();
+
+    fn handle(&mut self, DropCache { told, late }: DropCache, ctx: &mut Self::Context) {
+        self.wake(ctx);
+        let events = self.engine.clear_cache();
+        match (told, &self.activity) {
+            (Told::Without, _) => {}
+            (Told::Late, _) => {
+                ctx.run_later(late, move |rank, _| rank.publish(events, Vec::new()));
+            }
+            // The engine is ahead of the clock by the running pass, whose changes have to be told first.
+            (Told::With, Activity::Pass { .. }) => self.pass.kv_events.extend(events),
+            (Told::With, Activity::Idle | Activity::Turn) => self.publish(events, Vec::new()),
+        }
+        self.settle();
+    }
+}

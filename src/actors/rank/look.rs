@@ -1,0 +1,46 @@
+//! What a rank says of itself.
+
+use actix::prelude::*;
+use serde_json::{Value, json};
+
+use super::super::inspect::Look;
+use super::{Activity, Rank};
+use crate::types::RequestId;
+
+/// Asks whether the rank has a request.
+#[derive(Message)]
+#[rtype(result = "bool")]
+pub(in super::super) struct Holds(pub(in super::super) RequestId);
+
+impl Handler<Holds> for Rank {
+    type Result = bool;
+
+    fn handle(&mut self, Holds(id): Holds, _: &mut Self::Context) -> Self::Result {
+        self.streams.contains_key(&id)
+    }
+}
+
+impl Handler<Look> for Rank {
+    type Result = MessageResult<Look>;
+
+    fn handle(&mut self, _: Look, _: &mut Self::Context) -> Self::Result {
+        let now = self.clock.now();
+        let activity: Value = match self.activity {
+            Activity::Idle if !self.started => json!({"starts_in_ms": self.starts_at.since(now).as_secs_f64() * 1e3}),
+            Activity::Idle => json!("idle"),
+            Activity::Turn => json!("between passes"),
+            Activity::Pass { ends_at, began, .. } => json!({"pass": {
+                "began_ms": began.as_ms(),
+                "ends_in_ms": ends_at.since(now).as_secs_f64() * 1e3,
+                "overdue_ms": now.since(ends_at).as_secs_f64() * 1e3,
+            }}),
+        };
+        MessageResult(json!({
+            "activity": activity,
+            "hangs": self.faults.hangs,
+            "streams": self.streams.len(),
+            "load": self.engine.load(),
+            "publisher_missed_events": self.resync,
+        }))
+    }
+}

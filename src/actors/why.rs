@@ -1,0 +1,204 @@
+//! Who waits for what: why a request is not further than it is.
+
+use std::time::Duration;
+
+use actix::prelude::*;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::control::Control;
+use super::fleet::FindRanks;
+use super::inspect::Look;
+use super::path::ActorPath;
+use super::rank::{Holds, Rank};
+use super::registry::WorkerEntry;
+use crate::faults::Layer;
+use crate::transport::request_plane::call_home::open::{OpenAnswer, Stage};
+
+/// A request that is under way.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RequestView {
+    /// Id that the router gave it.
+    pub request: String,
+    /// Who has it.
+    pub worker: String,
+    /// Since it was accepted, ms.
+    pub age_ms: f64,
+    /// Tokens said so far.
+    pub tokens: u32,
+    /// Where it stands.
+    pub phase: &'static str,
+    /// Bytes that wait for the router to read them.
+    pub pending_bytes: usize,
+    /// Where the answer goes.
+    pub address: String,
+}
+
+/// A request and what it waits for.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Why {
+    /// The request.
+    #[serde(flatten)]
+    pub view: RequestView,
+    /// What it waits for, in words, the nearest cause first.
+    pub because: Vec<String>,
+    /// What the rank that holds it says.
+    pub rank: Option<Value>,
+}
+
+/// Time for a rank to answer.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+fn view(entry: &WorkerEntry, answer: &OpenAnswer) -> RequestView {
+    RequestView {
+        request: answer.request.clone(),
+        worker: entry.id().to_string(),
+        age_ms: answer.age().as_secs_f64() * 1e3,
+        tokens: answer.tokens(),
+        phase: match answer.stage() {
+            Stage::Dialling => "dialling",
+            Stage::Waiting => "waiting",
+            Stage::Running => "running",
+            Stage::Ending => "ending",
+            Stage::Closing => "closing",
+            Stage::Broken => "broken",
+        },
+        pending_bytes: answer.pending_bytes(),
+        address: answer.address.to_string(),
+    }
+}
+
+impl Control {
+    /// At most `limit` requests that are under way, and how many more there are.
+    pub fn requests(&self, limit: usize) -> (Vec<RequestView>, usize) {
+        let mut views = Vec::new();
+        let mut more = 0;
+        for entry in self.registry.entries() {
+            for answer in entry.streams.answers.list() {
+                if views.len() < limit {
+                    views.push(view(&entry, &answer));
+                } else {
+                    more += 1;
+                }
+            }
+        }
+        (views, more)
+    }
+
+    /// Every answer under way to the request of that id, and what it waits for.
+    pub async fn why(&self, request: &str) -> Vec<Why> {
+        let mut found = Vec::new();
+        for entry in self.registry.entries() {
+            for answer in entry.streams.answers.find(request) {
+                found.push(self.explain(&entry, &answer).await);
+            }
+        }
+        found
+    }
+
+    async fn explain(&self, entry: &WorkerEntry, answer: &OpenAnswer) -> Why {
+        let mut because = Vec::new();
+        let mut rank = None;
+        let address = answer.address;
+        match answer.stage() {
+            Stage::Dialling => because.push(format!(
+                "the response server at {address} has not taken the connection yet"
+            )),
+            Stage::Closing => because.push(format!("complete; {address} has not closed the stream yet")),
+            Stage::Broken => because.push("the stream broke off and is being reset".to_owned()),
+            Stage::Waiting | Stage::Running | Stage::Ending => {}
+        }
+        if answer.pending_bytes() > 0 {
+            because.push(format!(
+                "{} bytes wait for {address} to read them",
+                answer.pending_bytes()
+            ));
+        }
+        if matches!(answer.stage(), Stage::Waiting | Stage::Running) {
+            rank = self.ask(entry, answer, &mut because).await;
+        }
+        let ids = entry.faults().table().ids();
+        if !ids.is_empty() {
+            for fault in self.faults().await {
+                let concerns = !matches!(
+                    fault.fault.kind.layer(),
+                    Layer::Events | Layer::Metrics | Layer::Discovery
+                );
+                if concerns && ids.contains(&fault.id) {
+                    because.push(format!("fault {} is in force: {}", fault.id, fault.line));
+                }
+            }
+        }
+        if because.is_empty() {
+            because.push("nothing holds it up".to_owned());
+        }
+        Why {
+            view: view(entry, answer),
+            because,
+            rank,
+        }
+    }
+
+    /// What the rank that holds the request says.
+    async fn ask(&self, entry: &WorkerEntry, answer: &OpenAnswer, because: &mut Vec<String>) -> Option<Value> {
+        let path = ActorPath {
+            worker: entry.id(),
+            child: None,
+        };
+        let found: Result<Result<Vec<Addr<Rank>>, _>, _> = self.fleet.send(FindRanks { path }).await;
+        let Ok(Ok(ranks)) = found else {
+            because.push(format!("{path} has no rank that is alive"));
+            return None;
+        };
+        for (index, rank) in ranks.iter().enumerate() {
+            match tokio::time::timeout(PATIENCE, rank.send(Holds(answer.id))).await {
+                Err(_) => because.push(format!(
+                    "{path}/r{index} did not answer within {} ms",
+                    PATIENCE.as_millis()
+                )),
+                Ok(Ok(true)) => {
+                    let said = tokio::time::timeout(PATIENCE, rank.send(Look)).await.ok()?.ok()?;
+                    because.extend(words(&format!("{path}/r{index}"), answer.stage(), &said));
+                    return Some(said);
+                }
+                Ok(Ok(false) | Err(_)) => {}
+            }
+        }
+        because.push(format!(
+            "no rank of {path} has it: it is in a mailbox, or it was swallowed"
+        ));
+        None
+    }
+}
+
+fn words(path: &str, stage: Stage, said: &Value) -> Vec<String> {
+    let mut words = Vec::new();
+    if said["hangs"] == true {
+        words.push(format!("{path} hangs"));
+    }
+    if let Some(starts) = said["activity"]["starts_in_ms"].as_f64() {
+        words.push(format!("{path} is still starting, for {starts:.0} ms more"));
+    }
+    let load = &said["load"];
+    if stage == Stage::Waiting {
+        words.push(format!(
+            "{path} has not admitted it: {} running, {} waiting, {} of {} blocks in use",
+            load["running"], load["waiting"], load["active_blocks"], load["total_blocks"]
+        ));
+    }
+    let pass = &said["activity"]["pass"];
+    if let (Some(ends), Some(overdue)) = (pass["ends_in_ms"].as_f64(), pass["overdue_ms"].as_f64()) {
+        words.push(if overdue > 0.0 {
+            format!(
+                "{path} is {overdue:.1} ms behind with a pass of {} requests",
+                load["running"]
+            )
+        } else {
+            format!(
+                "{path} is in a pass of {} requests that ends in {ends:.1} ms",
+                load["running"]
+            )
+        });
+    }
+    words
+}

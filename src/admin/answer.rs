@@ -1,0 +1,69 @@
+//! Answers of the admin API that are not what was asked for.
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+
+use crate::actors::fleet::CommandError;
+use crate::actors::path::PathError;
+use crate::faults::{FaultError, SelectorError};
+
+/// An error with its status code; the body is `{"error": "..."}`.
+pub(super) struct Problem(pub(super) StatusCode, pub(super) String);
+
+impl Problem {
+    pub(super) fn bad(what: impl Into<String>) -> Self {
+        Self(StatusCode::BAD_REQUEST, what.into())
+    }
+
+    pub(super) fn not_found(what: impl Into<String>) -> Self {
+        Self(StatusCode::NOT_FOUND, what.into())
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        (self.0, Json(json!({"error": self.1}))).into_response()
+    }
+}
+
+impl From<CommandError> for Problem {
+    fn from(error: CommandError) -> Self {
+        let status = match error {
+            CommandError::NoSuchActor(_) | CommandError::NoCache(_) => StatusCode::NOT_FOUND,
+            CommandError::NotAlive(_) | CommandError::Alive(_) => StatusCode::CONFLICT,
+            CommandError::Start { .. } | CommandError::Stopped => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        Self(status, error.to_string())
+    }
+}
+
+impl From<FaultError> for Problem {
+    fn from(error: FaultError) -> Self {
+        let status = match error {
+            FaultError::Unknown(_) | FaultError::Nobody(_) => StatusCode::NOT_FOUND,
+            FaultError::TooMany(_) => StatusCode::CONFLICT,
+            FaultError::Kind(_)
+            | FaultError::Selector(_)
+            | FaultError::Probability(_)
+            | FaultError::Time(..)
+            | FaultError::Window { .. }
+            | FaultError::Line(_)
+            | FaultError::Id(_) => StatusCode::BAD_REQUEST,
+        };
+        Self(status, error.to_string())
+    }
+}
+
+impl From<PathError> for Problem {
+    fn from(error: PathError) -> Self {
+        Self::bad(error.to_string())
+    }
+}
+
+impl From<SelectorError> for Problem {
+    fn from(error: SelectorError) -> Self {
+        Self::bad(error.to_string())
+    }
+}

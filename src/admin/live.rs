@@ -1,0 +1,132 @@
+//! Changes as they happen: server-sent events.
+//!
+//! `entry`: one entry of the journal. `sample`: figures, every so often. `lost`: the reader was too slow, and entries
+//! before the next one are gone. A reader pulls: nothing is queued for it, so a slow one costs nothing but its connection.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::answer::Problem;
+use super::routes::{Api, fleet_figures};
+use crate::actors::control::Control;
+
+/// Readers at a time.
+const MAX_READERS: usize = 32;
+
+/// How often the journal is looked at.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Entries that are taken from the journal at a time.
+const PAGE: usize = 256;
+
+/// What a reader wants.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Wanted {
+    /// Journal position to go on from; default: what comes from now on.
+    after: Option<u64>,
+    /// Time between samples, ms; 0: none. Default 1000, at least 100.
+    every_ms: Option<u64>,
+    /// Samples list every worker.
+    #[serde(default)]
+    workers: bool,
+    /// Entries include the dice.
+    #[serde(default)]
+    draws: bool,
+}
+
+struct Reader {
+    control: Control,
+    after: u64,
+    every: Option<Duration>,
+    next_sample: Instant,
+    workers: bool,
+    draws: bool,
+    ready: VecDeque<Event>,
+    _seat: Seat,
+}
+
+struct Seat(Arc<AtomicUsize>);
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+pub(super) async fn live(State(api): State<Arc<Api>>, Query(wanted): Query<Wanted>) -> Response {
+    if api.readers.fetch_add(1, Relaxed) >= MAX_READERS {
+        api.readers.fetch_sub(1, Relaxed);
+        let full = format!("{MAX_READERS} readers follow the fleet already; close one");
+        return Problem(StatusCode::SERVICE_UNAVAILABLE, full).into_response();
+    }
+    let seat = Seat(Arc::clone(&api.readers));
+    let every = wanted.every_ms.unwrap_or(1000);
+    let reader = Reader {
+        after: wanted.after.unwrap_or_else(|| api.control.journal().last()),
+        control: api.control.clone(),
+        every: (every > 0).then(|| Duration::from_millis(every.clamp(100, 3_600_000))),
+        next_sample: Instant::now(),
+        workers: wanted.workers,
+        draws: wanted.draws,
+        ready: VecDeque::new(),
+        _seat: seat,
+    };
+    let stream = futures::stream::unfold(reader, async |mut reader| {
+        let event = reader.next().await;
+        Some((Ok::<_, Infallible>(event), reader))
+    });
+    Sse::new(stream).keep_alive(KeepAlive::default()).into_response()
+}
+
+fn event(name: &str, data: &impl serde::Serialize) -> Event {
+    let event = Event::default().event(name);
+    // Numbers, strings and lists: there is nothing in it that JSON cannot say.
+    event.json_data(data).unwrap_or_default()
+}
+
+impl Reader {
+    async fn next(&mut self) -> Event {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return event;
+            }
+            self.look();
+            if self.ready.is_empty() {
+                tokio::time::sleep(LOOK).await;
+            }
+        }
+    }
+
+    fn look(&mut self) {
+        let page = self.control.journal().page(self.after, PAGE, self.draws);
+        if page.lost {
+            self.ready.push_back(event("lost", &json!({"after": self.after})));
+        }
+        self.after = page.next;
+        let entries = page
+            .entries
+            .iter()
+            .map(|entry| event("entry", entry).id(entry.seq.to_string()));
+        self.ready.extend(entries);
+        let now = Instant::now();
+        if let Some(every) = self.every
+            && now >= self.next_sample
+        {
+            self.next_sample = now + every;
+            self.ready
+                .push_back(event("sample", &fleet_figures(&self.control, self.workers)));
+        }
+    }
+}

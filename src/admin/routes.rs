@@ -1,0 +1,399 @@
+//! What the admin API answers. [`super::openapi`] has the table of its paths.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+use axum::body::Bytes;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{delete, get, post};
+use axum::{Json, Router};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::answer::Problem;
+use super::{live, openapi};
+use crate::actors::control::Control;
+use crate::actors::death::Death;
+use crate::actors::fleet::{CommandError, Launch};
+use crate::actors::path::ActorPath;
+use crate::actors::row::WorkerRow;
+use crate::faults::kind::CATALOGUE;
+use crate::faults::ledger::Listed;
+use crate::faults::{Fault, FaultId, Selector};
+use crate::types::WorkerId;
+
+/// What every handler shares.
+pub(super) struct Api {
+    pub(super) control: Control,
+    /// Readers of live changes.
+    pub(super) readers: Arc<AtomicUsize>,
+}
+
+type Answer = Result<Json<Value>, Problem>;
+
+pub(super) fn router(control: Control) -> Router {
+    let api = Arc::new(Api {
+        control,
+        readers: Arc::default(),
+    });
+    Router::new()
+        .route("/v1/fleet", get(fleet))
+        .route("/v1/workers", get(workers))
+        .route("/v1/actors/{*path}", get(actor))
+        .route("/v1/cache/{*path}", get(cache))
+        .route("/v1/faults", get(faults).post(change).put(replace).delete(clear))
+        .route("/v1/faults/{id}", delete(remove))
+        .route("/v1/kinds", get(kinds))
+        .route("/v1/commands", post(command))
+        .route("/v1/requests", get(requests))
+        .route("/v1/why/{request}", get(why))
+        .route("/v1/journal", get(journal))
+        .route("/v1/live", get(live::live))
+        .route("/openapi.json", get(async || Json(openapi::document())))
+        .fallback(async || Problem::not_found("no such path; /openapi.json lists them all"))
+        .method_not_allowed_fallback(async || {
+            Problem(
+                StatusCode::METHOD_NOT_ALLOWED,
+                "the path has other methods; /openapi.json lists them".to_owned(),
+            )
+        })
+        .with_state(api)
+}
+
+/// Sums over the fleet; with `workers` also each worker in one line.
+pub(super) fn fleet_figures(control: &Control, workers: bool) -> Value {
+    let rows = control.registry().rows();
+    let mut states = Map::new();
+    for row in &rows {
+        let count = states.entry(row.state.clone()).or_insert_with(|| 0.into());
+        *count = (count.as_u64().unwrap_or(0) + 1).into();
+    }
+    let sum = |figure: fn(&WorkerRow) -> u64| rows.iter().map(figure).sum::<u64>();
+    let lateness = control.registry().lateness();
+    let mut figures = json!({
+        "at_ms": control.now().as_ms(),
+        "launch": match control.launch() {
+            Launch::Starting { registered } => json!({"starting": registered}),
+            Launch::Ready => json!("ready"),
+            Launch::Failed(error) => json!({"failed": error}),
+            Launch::Over => json!("over"),
+        },
+        "workers_by_state": states,
+        "open_streams": sum(|row| row.open_streams.into()),
+        "running": sum(|row| row.running.into()),
+        "waiting": sum(|row| row.waiting.into()),
+        "active_blocks": sum(|row| row.active_blocks),
+        "cached_blocks": sum(|row| row.cached_blocks),
+        "total_blocks": sum(|row| row.total_blocks),
+        "requests_total": sum(|row| row.requests_total),
+        "cancelled_total": sum(|row| row.cancelled_total),
+        "tokens_total": sum(|row| row.tokens_total),
+        "prompt_tokens_total": sum(|row| row.prompt_tokens_total),
+        "cached_tokens_total": sum(|row| row.cached_tokens_total),
+        "restarts": sum(|row| row.restarts),
+        "lateness": lateness,
+        "journal_last": control.journal().last(),
+    });
+    if workers {
+        figures["workers"] = json!(rows);
+    }
+    figures
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Detail {
+    #[serde(default)]
+    workers: bool,
+}
+
+async fn fleet(State(api): State<Arc<Api>>, Query(detail): Query<Detail>) -> Json<Value> {
+    Json(fleet_figures(&api.control, detail.workers))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Most {
+    limit: Option<usize>,
+}
+
+async fn requests(State(api): State<Arc<Api>>, Query(most): Query<Most>) -> Json<Value> {
+    let (requests, not_listed) = api.control.requests(most.limit.unwrap_or(1000).min(MAX_ENTRIES));
+    Json(json!({"requests": requests, "not_listed": not_listed}))
+}
+
+async fn why(State(api): State<Arc<Api>>, Path(request): Path<String>) -> Answer {
+    let mut found = api.control.why(&request).await;
+    match (found.pop(), found.is_empty()) {
+        (None, _) => Err(Problem::not_found(format!(
+            "no answer to request {request:?} is under way; it is over, or never came here"
+        ))),
+        (Some(only), true) => Ok(Json(json!(only))),
+        // A router that migrates a request has two answers to it for a moment.
+        (Some(last), false) => {
+            let mut value = json!(last);
+            value["others"] = json!(found);
+            Ok(Json(value))
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Which {
+    select: Option<String>,
+}
+
+async fn workers(State(api): State<Arc<Api>>, Query(which): Query<Which>) -> Answer {
+    let mut rows = api.control.registry().rows();
+    if let Some(select) = which.select {
+        let chosen = api.control.choose(select.parse()?, 0).await;
+        let chosen: Vec<String> = chosen.iter().map(ToString::to_string).collect();
+        rows.retain(|row| chosen.contains(&row.path));
+    }
+    Ok(Json(json!(rows)))
+}
+
+async fn actor(State(api): State<Arc<Api>>, Path(path): Path<String>) -> Answer {
+    let path: ActorPath = path.parse()?;
+    let entry = api.control.registry().get(path.worker);
+    let entry = entry.ok_or(CommandError::NoSuchActor(path))?;
+    let snapshot = entry.snapshot();
+    if path.child.is_none() {
+        let ids = entry.faults().table().ids();
+        let mut faults = api.control.faults().await;
+        faults.retain(|fault| ids.contains(&fault.id));
+        let mut value = json!(snapshot);
+        value["faults"] = json!(faults);
+        return Ok(Json(value));
+    }
+    let inside = api.control.inspect(path).await?;
+    let text = path.to_string();
+    let rank = snapshot.ranks.iter().find(|rank| rank.path == text);
+    let death = snapshot.deaths.iter().find(|death| death.path == text);
+    Ok(Json(json!({
+        "path": text,
+        "worker_state": snapshot.state,
+        "figures": rank,
+        "inside": inside,
+        "last_death": death,
+    })))
+}
+
+async fn cache(State(api): State<Arc<Api>>, Path(path): Path<String>) -> Answer {
+    let ranks = api.control.cached_blocks(path.parse()?).await?;
+    let ranks = ranks.into_iter().map(|blocks| {
+        let block = |(parent, block): &(Option<crate::types::SequenceHash>, crate::types::StoredBlock)| {
+            json!({"block_hash": block.block_hash.0, "tokens_hash": block.tokens_hash.0, "parent": parent.map(|p| p.0)})
+        };
+        blocks.iter().map(block).collect::<Vec<_>>()
+    });
+    Ok(Json(json!(ranks.collect::<Vec<_>>())))
+}
+
+async fn faults(State(api): State<Arc<Api>>) -> Json<Vec<Listed>> {
+    Json(api.control.faults().await)
+}
+
+async fn kinds() -> Json<Value> {
+    Json(json!(CATALOGUE))
+}
+
+/// A change as it was sent.
+struct Change {
+    add: Vec<Fault>,
+    remove: Vec<FaultId>,
+}
+
+impl Change {
+    /// A fault, a list of them, or `{"add": [..], "remove": [..]}`. A fault may be an object or one line.
+    fn read(body: &Bytes) -> Result<Self, Problem> {
+        let value: Value =
+            serde_json::from_slice(body).map_err(|error| Problem::bad(format!("the body is no JSON: {error}")))?;
+        let mut change = Self {
+            add: Vec::new(),
+            remove: Vec::new(),
+        };
+        match value {
+            Value::Array(faults) => change.add = read_faults(faults)?,
+            Value::Object(mut object) if object.contains_key("add") || object.contains_key("remove") => {
+                let mut take = |key: &str| match object.remove(key) {
+                    None => Ok(Vec::new()),
+                    Some(Value::Array(items)) => Ok(items),
+                    Some(_) => Err(Problem::bad(format!("{key} must be a list"))),
+                };
+                change.add = read_faults(take("add")?)?;
+                let remove = take("remove")?.into_iter().map(|id| match id {
+                    Value::String(text) => Ok(text.parse()?),
+                    other => serde_json::from_value(other).map_err(|error| Problem::bad(format!("remove: {error}"))),
+                });
+                change.remove = remove.collect::<Result<_, Problem>>()?;
+                if let Some(key) = object.keys().next() {
+                    return Err(Problem::bad(format!("unknown key `{key}`; use add and remove")));
+                }
+            }
+            fault @ (Value::Object(_) | Value::String(_)) => change.add = read_faults(vec![fault])?,
+            Value::Null | Value::Bool(_) | Value::Number(_) => {
+                return Err(Problem::bad(
+                    "send a fault, a list of faults, or {\"add\": [..], \"remove\": [..]}",
+                ));
+            }
+        }
+        Ok(change)
+    }
+}
+
+fn read_faults(faults: Vec<Value>) -> Result<Vec<Fault>, Problem> {
+    let fault = |(index, fault)| match fault {
+        Value::String(line) => line.parse::<Fault>().map_err(|error| Problem::bad(error.to_string())),
+        other => serde_json::from_value(other).map_err(|error| Problem::bad(format!("fault {index}: {error}"))),
+    };
+    faults.into_iter().enumerate().map(fault).collect()
+}
+
+async fn answer_change(api: &Api, remove: Option<Vec<FaultId>>, add: Vec<Fault>) -> Answer {
+    let ids = api.control.change_faults(remove, add).await?;
+    let mut faults = api.control.faults().await;
+    faults.retain(|fault| ids.contains(&fault.id));
+    Ok(Json(json!(faults)))
+}
+
+async fn change(State(api): State<Arc<Api>>, body: Bytes) -> Answer {
+    let Change { add, remove } = Change::read(&body)?;
+    answer_change(&api, Some(remove), add).await
+}
+
+async fn replace(State(api): State<Arc<Api>>, body: Bytes) -> Answer {
+    let Change { add, remove } = Change::read(&body)?;
+    if !remove.is_empty() {
+        return Err(Problem::bad(
+            "a replacement removes all faults by itself; send only the new ones",
+        ));
+    }
+    answer_change(&api, None, add).await
+}
+
+async fn clear(State(api): State<Arc<Api>>) -> Answer {
+    answer_change(&api, None, Vec::new()).await
+}
+
+async fn remove(State(api): State<Arc<Api>>, Path(id): Path<String>) -> Answer {
+    answer_change(&api, Some(vec![id.parse()?]), Vec::new()).await
+}
+
+/// What can be done to whom.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Order {
+    command: Word,
+    /// Actor path.
+    #[serde(default)]
+    path: Option<String>,
+    /// Workers, instead of a path.
+    #[serde(default)]
+    select: Option<Selector>,
+    #[serde(default)]
+    seed: u64,
+    /// Restarts and heals come back under the former instance id.
+    #[serde(default)]
+    same_id: bool,
+}
+
+#[derive(Deserialize, Clone, Copy)]
+#[serde(rename_all = "snake_case")]
+enum Word {
+    Crash,
+    Panic,
+    Drain,
+    Restart,
+    Heal,
+    ClearCache,
+}
+
+async fn command(State(api): State<Arc<Api>>, body: Bytes) -> Result<Response, Problem> {
+    let order: Order = serde_json::from_slice(&body).map_err(|error| Problem::bad(error.to_string()))?;
+    let targets: Vec<ActorPath> = match (&order.path, order.select) {
+        (Some(path), None) => vec![path.parse()?],
+        (None, Some(select)) => {
+            let chosen = api.control.choose(select.clone(), order.seed).await;
+            if chosen.is_empty() {
+                return Err(Problem::not_found(format!("{select} selects no worker of this fleet")));
+            }
+            chosen
+                .into_iter()
+                .map(|worker| ActorPath { worker, child: None })
+                .collect()
+        }
+        _ => return Err(Problem::bad("say whom: path or select")),
+    };
+    let calls = targets
+        .into_iter()
+        .map(|path| carry_out(&api.control, order.command, path, order.same_id));
+    let outcomes = futures::future::join_all(calls).await;
+    let mut worst = StatusCode::OK;
+    let results: Vec<Value> = outcomes
+        .into_iter()
+        .map(|(path, outcome)| match outcome {
+            Ok(()) => json!({"path": path.to_string(), "ok": true}),
+            Err(error) => {
+                let Problem(status, error) = error.into();
+                worst = worst.max(status);
+                json!({"path": path.to_string(), "ok": false, "error": error})
+            }
+        })
+        .collect();
+    Ok((worst, Json(json!({"results": results}))).into_response())
+}
+
+async fn carry_out(
+    control: &Control,
+    word: Word,
+    path: ActorPath,
+    same_id: bool,
+) -> (ActorPath, Result<(), CommandError>) {
+    let worker = |path: ActorPath| -> Result<WorkerId, CommandError> {
+        match path.child {
+            None => Ok(path.worker),
+            Some(_) => Err(CommandError::NoSuchActor(path)),
+        }
+    };
+    let outcome = match word {
+        Word::Crash => control.kill(path, Death::Crash).await,
+        Word::Panic => control.kill(path, Death::Panic).await,
+        Word::ClearCache => control.clear_cache(path).await.map(|_| ()),
+        Word::Drain => match worker(path) {
+            Ok(worker) => control.drain(worker).await,
+            Err(error) => Err(error),
+        },
+        Word::Restart => match worker(path) {
+            Ok(worker) => control.restart(worker, same_id).await,
+            Err(error) => Err(error),
+        },
+        Word::Heal => match worker(path) {
+            Ok(worker) => control.heal(vec![worker], same_id).await,
+            Err(error) => Err(error),
+        },
+    };
+    (path, outcome)
+}
+
+/// A part of the journal.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Part {
+    #[serde(default)]
+    after: u64,
+    limit: Option<usize>,
+    #[serde(default)]
+    draws: bool,
+}
+
+/// Entries of one answer.
+const MAX_ENTRIES: usize = 10_000;
+
+async fn journal(State(api): State<Arc<Api>>, Query(part): Query<Part>) -> Json<Value> {
+    let limit = part.limit.unwrap_or(1000).clamp(1, MAX_ENTRIES);
+    Json(json!(api.control.journal().page(part.after, limit, part.draws)))
+}

@@ -1,0 +1,252 @@
+//! The admin server: its door. Loopback unless told otherwise; elsewhere every request has to show the token.
+//!
+//! Bounded: connections, size of heads and bodies, time for a head. A page of another site that a browser on this machine
+//! shows must not steer the fleet: without a token only requests that name a loopback host are taken, and never those that
+//! come from another origin.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpListener;
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use super::answer::Problem;
+use super::routes;
+use crate::actors::control::Control;
+use crate::config::AdminConfig;
+
+/// Connections at a time; further ones wait.
+const MAX_CONNECTIONS: usize = 128;
+
+/// Longest body of a request.
+const MAX_BODY_BYTES: usize = 1 << 20;
+
+/// Longest head of a request.
+const MAX_HEAD_BYTES: usize = 16 << 10;
+
+/// Time for a head.
+const HEAD_PATIENCE: Duration = Duration::from_secs(10);
+
+/// A server that cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen for admin requests on {address}: {source}; choose another --admin-port (0: any free one)")]
+pub struct AdminError {
+    /// Wanted address.
+    address: SocketAddr,
+    /// Why not.
+    source: io::Error,
+}
+
+/// A door with nothing behind it yet.
+pub struct AdminDoor {
+    listener: std::net::TcpListener,
+    address: SocketAddr,
+    token: Option<String>,
+}
+
+/// A running admin server. Dropping it ends it.
+#[derive(Debug)]
+pub struct AdminServer {
+    end: CancellationToken,
+}
+
+impl AdminDoor {
+    /// Listens; connections wait until [`Self::serve`].
+    ///
+    /// # Errors
+    /// [`AdminError`] names the address.
+    pub fn open(options: &AdminConfig) -> Result<Self, AdminError> {
+        let open = || {
+            let listener = std::net::TcpListener::bind(options.address)?;
+            listener.set_nonblocking(true)?;
+            let address = listener.local_addr()?;
+            Ok((listener, address))
+        };
+        let (listener, address) = open().map_err(|source| AdminError {
+            address: options.address,
+            source,
+        })?;
+        Ok(Self {
+            listener,
+            address,
+            token: options.token.clone(),
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves `control` on `pool`.
+    pub fn serve(self, control: Control, pool: &Handle) -> AdminServer {
+        let end = CancellationToken::new();
+        let guard = Arc::new(Guard { token: self.token });
+        let router = routes::router(control)
+            .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+            .layer(middleware::from_fn_with_state(guard, admit));
+        let ended = end.clone();
+        let listener = self.listener;
+        pool.spawn(async move {
+            let listener = match TcpListener::from_std(listener) {
+                Ok(listener) => listener,
+                Err(error) => return tracing::error!(%error, "the admin server cannot start"),
+            };
+            tokio::select! {
+                () = ended.cancelled() => {}
+                () = accept(listener, router, &ended) => {}
+            }
+        });
+        AdminServer { end }
+    }
+}
+
+impl Drop for AdminServer {
+    fn drop(&mut self) {
+        self.end.cancel();
+    }
+}
+
+async fn accept(listener: TcpListener, router: Router, end: &CancellationToken) {
+    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else {
+            return;
+        };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Out of descriptors, mostly.
+                tracing::warn!(%error, "cannot accept an admin connection");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        let service = TowerToHyperService::new(router.clone());
+        let ended = end.clone();
+        tokio::spawn(async move {
+            let connection = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEAD_PATIENCE)
+                .max_buf_size(MAX_HEAD_BYTES)
+                .serve_connection(TokioIo::new(stream), service);
+            tokio::select! {
+                () = ended.cancelled() => {}
+                served = connection => if let Err(error) = served {
+                    tracing::debug!(%error, "admin connection lost");
+                }
+            }
+            drop(permit);
+        });
+    }
+}
+
+struct Guard {
+    token: Option<String>,
+}
+
+impl Guard {
+    fn check(&self, headers: &HeaderMap) -> Result<(), Problem> {
+        let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+        if let Some(token) = &self.token {
+            let shown = text(header::AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
+            return if shown.is_some_and(|shown| same(shown, token)) {
+                Ok(())
+            } else {
+                Err(Problem(
+                    StatusCode::UNAUTHORIZED,
+                    "this fleet wants its token; set GHOSTFLEET_ADMIN_TOKEN".to_owned(),
+                ))
+            };
+        }
+        let host = text(header::HOST).unwrap_or_default();
+        if !names_loopback(host) {
+            return Err(Problem(
+                StatusCode::FORBIDDEN,
+                format!("without a token only loopback hosts are served, not {host:?}"),
+            ));
+        }
+        match text(header::ORIGIN) {
+            Some(origin) if origin.split_once("://").is_none_or(|(_, from)| from != host) => Err(Problem(
+                StatusCode::FORBIDDEN,
+                format!("requests from {origin:?} are not served without a token"),
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// In a time that does not tell how much of it is right.
+fn same(a: &str, b: &str) -> bool {
+    a.len() == b.len() && a.bytes().zip(b.bytes()).fold(0, |bits, (a, b)| bits | (a ^ b)) == 0
+}
+
+fn names_loopback(host: &str) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    name == "localhost" || name.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+async fn admit(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
+    match guard.check(request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(problem) => problem.into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(token: Option<&str>, headers: &[(&str, &str)]) -> u16 {
+        let guard = Guard {
+            token: token.map(str::to_owned),
+        };
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            let name: header::HeaderName = name.parse().unwrap();
+            map.insert(name, value.parse().unwrap());
+        }
+        match guard.check(&map) {
+            Ok(()) => 200,
+            Err(problem) => problem.0.as_u16(),
+        }
+    }
+
+    #[test]
+    fn a_token_is_asked_for_and_has_to_be_right() {
+        let token = Some("secret-token");
+        assert_eq!(check(token, &[("host", "example.org")]), 401);
+        assert_eq!(check(token, &[("authorization", "Bearer secret-tokem")]), 401);
+        assert_eq!(check(token, &[("authorization", "secret-token")]), 401);
+        assert_eq!(check(token, &[("authorization", "Bearer secret-token")]), 200);
+    }
+
+    #[test]
+    fn without_a_token_other_sites_cannot_steer_the_fleet() {
+        assert_eq!(check(None, &[("host", "127.0.0.1:9000")]), 200);
+        assert_eq!(check(None, &[("host", "localhost:9000")]), 200);
+        assert_eq!(check(None, &[("host", "[::1]:9000")]), 200);
+        assert_eq!(check(None, &[("host", "rebound.example:9000")]), 403);
+        assert_eq!(check(None, &[]), 403);
+        let own = ("origin", "http://127.0.0.1:9000");
+        assert_eq!(check(None, &[("host", "127.0.0.1:9000"), own]), 200);
+        let other = ("origin", "http://site.example");
+        assert_eq!(check(None, &[("host", "127.0.0.1:9000"), other]), 403);
+        assert_eq!(check(None, &[("host", "127.0.0.1:9000"), ("origin", "null")]), 403);
+    }
+}

@@ -1,0 +1,197 @@
+//! Arguments of `ctl`.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Look at a running fleet, break it, mend it.
+///
+/// The fleet has to run with --admin-port. Workers are named by position (w3, w0-w7, w1,w5), as *, group:<name>,
+/// label:<key>=<value>, 25%, random(3), hottest or most_cached; children as w3/r0, w3/kv, w3/metrics, w3/lease.
+/// Exit codes: 0 done, 1 the fleet said no or cannot be reached, 2 bad input.
+#[derive(Debug, Parser)]
+pub struct CtlArgs {
+    /// Admin address of the fleet. A token is taken from `GHOSTFLEET_ADMIN_TOKEN`.
+    #[arg(
+        long,
+        global = true,
+        value_name = "URL",
+        env = "GHOSTFLEET_ADMIN_URL",
+        default_value = "http://127.0.0.1:9180"
+    )]
+    pub url: String,
+    /// Print what the fleet answers, as JSON.
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: CtlCommand,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum CtlCommand {
+    /// Each worker in one line.
+    List {
+        /// Only these.
+        #[arg(value_name = "WORKERS")]
+        workers: Option<String>,
+    },
+    /// Everything about an actor.
+    Show {
+        /// Its path.
+        #[arg(value_name = "ACTOR")]
+        actor: String,
+    },
+    /// Kill workers or one actor: no goodbye, sockets are reset, leases run out.
+    Kill {
+        /// Whom.
+        #[arg(value_name = "WORKERS|ACTOR")]
+        target: String,
+        /// By a panic, after which its supervisor replaces it.
+        #[arg(long)]
+        panic: bool,
+    },
+    /// Let workers take requests and never answer.
+    Hang {
+        /// Whom.
+        #[arg(value_name = "WORKERS")]
+        target: String,
+        /// How long.
+        #[command(flatten)]
+        window: Window,
+    },
+    /// Let forward passes take a multiple of their time.
+    Slow {
+        /// Whom.
+        #[arg(value_name = "WORKERS")]
+        target: String,
+        /// Multiple.
+        #[arg(value_name = "FACTOR")]
+        factor: f64,
+        /// How long.
+        #[command(flatten)]
+        window: Window,
+    },
+    /// Break answers off after some tokens.
+    Cut {
+        /// Whom.
+        #[arg(value_name = "WORKERS")]
+        target: String,
+        /// Tokens that still go out.
+        #[arg(long, value_name = "N", default_value_t = 0)]
+        tokens: u32,
+        /// How long.
+        #[command(flatten)]
+        window: Window,
+    },
+    /// Unlist workers, let them finish their streams and leave.
+    Drain {
+        /// Whom.
+        #[arg(value_name = "WORKERS")]
+        target: String,
+    },
+    /// Start workers again; those that are alive are crashed first.
+    Restart {
+        /// Whom.
+        #[arg(value_name = "WORKERS")]
+        target: String,
+        /// Under their former instance ids.
+        #[arg(long)]
+        same_id: bool,
+    },
+    /// Take every fault off workers and start those that are dead again.
+    Heal {
+        /// Whom.
+        #[arg(value_name = "WORKERS")]
+        target: String,
+        /// Under their former instance ids.
+        #[arg(long)]
+        same_id: bool,
+    },
+    /// Drop cached KV blocks that no request uses.
+    ClearCache {
+        /// Whom.
+        #[arg(value_name = "WORKERS")]
+        target: String,
+        /// Whether routers are told.
+        #[arg(long, value_enum, default_value_t = Told::With)]
+        event: Told,
+        /// How late, ms.
+        #[arg(long, value_name = "MS", default_value_t = 0.0)]
+        late_ms: f64,
+    },
+    /// List, add and remove faults.
+    Faults {
+        /// What to do with them; without: list.
+        #[command(subcommand)]
+        command: Option<FaultCommand>,
+    },
+    /// Who waits for what: a request by its id, or all that are under way.
+    Why {
+        /// Id of the request, as the router has it.
+        #[arg(value_name = "REQUEST")]
+        request: Option<String>,
+    },
+    /// A live view in the terminal.
+    Top {
+        /// Time between two looks, ms.
+        #[arg(long, value_name = "MS", default_value_t = 1000)]
+        every_ms: u64,
+        /// Print one view as text and end.
+        #[arg(long)]
+        once: bool,
+    },
+}
+
+/// How long and how often.
+#[derive(Debug, Args)]
+pub struct Window {
+    /// For so long, as 30s or 500ms; without: until it is removed or healed.
+    #[arg(long = "for", value_name = "TIME")]
+    pub lasts: Option<String>,
+    /// Chance, from 0 to 1.
+    #[arg(long, value_name = "P")]
+    pub probability: Option<f64>,
+}
+
+/// Whether a cleared cache is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Told {
+    /// At once.
+    With,
+    /// Never.
+    Without,
+    /// Later.
+    Late,
+}
+
+/// What to do with faults.
+#[derive(Debug, Subcommand)]
+pub enum FaultCommand {
+    /// All faults.
+    List,
+    /// Add faults, all of them or none; each is one argument, as "w3 slow factor=4 to=30s".
+    Add {
+        /// `<workers> [<layer>.]<kind> [<parameter>=<value> ..] [p=..] [from=..] [to=..|for=..] [seed=..]`
+        #[arg(value_name = "FAULT", required = true)]
+        faults: Vec<String>,
+    },
+    /// Remove faults by number, all of them or none.
+    Remove {
+        /// Numbers, as f3.
+        #[arg(value_name = "ID", required = true)]
+        ids: Vec<String>,
+    },
+    /// Remove all faults.
+    Clear,
+    /// What kinds there are.
+    Kinds,
+    /// What has happened.
+    Journal {
+        /// From this position on.
+        #[arg(long, value_name = "N", default_value_t = 0)]
+        after: u64,
+        /// With the dice of every gate.
+        #[arg(long)]
+        draws: bool,
+    },
+}

@@ -1,0 +1,152 @@
+//! A client of the admin API.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use ureq::Agent;
+use ureq::http::Response;
+
+/// A call that brought no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The address is none.
+    #[error("{0:?} is no address of a fleet; use http://host:port")]
+    Url(String),
+    /// Nobody answers.
+    #[error("cannot reach the fleet at {url}: {reason}; start it with --admin-port, or name it with --url")]
+    Unreachable {
+        /// Where.
+        url: String,
+        /// Why not.
+        reason: String,
+    },
+    /// The fleet says no.
+    #[error("{error}")]
+    Refused {
+        /// HTTP status.
+        status: u16,
+        /// In the fleet's words.
+        error: String,
+    },
+    /// Not an answer of a fleet.
+    #[error("{url} does not answer as a fleet does: {reason}")]
+    NotAFleet {
+        /// Where.
+        url: String,
+        /// Why not.
+        reason: String,
+    },
+}
+
+impl ClientError {
+    /// Whether the input is at fault rather than the fleet.
+    pub fn is_bad_input(&self) -> bool {
+        matches!(self, Self::Url(_) | Self::Refused { status: 400, .. })
+    }
+}
+
+/// Longest answer: a snapshot of tens of thousands of workers.
+const MAX_ANSWER_BYTES: u64 = 256 << 20;
+
+/// One fleet.
+#[derive(Clone)]
+pub(super) struct Client {
+    agent: Agent,
+    url: String,
+    token: Option<String>,
+}
+
+type Sent = Result<Response<ureq::Body>, ureq::Error>;
+
+impl Client {
+    pub(super) fn new(url: &str) -> Result<Self, ClientError> {
+        let url = url.trim_end_matches('/');
+        if !url.starts_with("http://") && !url.starts_with("https://") {
+            return Err(ClientError::Url(url.to_owned()));
+        }
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_connect(Some(Duration::from_secs(5)))
+            // A restart waits for the streams of a drain.
+            .timeout_global(Some(Duration::from_secs(90)))
+            .proxy(None)
+            .build();
+        Ok(Self {
+            agent: config.into(),
+            url: url.to_owned(),
+            token: std::env::var("GHOSTFLEET_ADMIN_TOKEN")
+                .ok()
+                .filter(|token| !token.is_empty()),
+        })
+    }
+
+    pub(super) fn url(&self) -> &str {
+        &self.url
+    }
+
+    fn bearer(&self) -> String {
+        self.token
+            .as_ref()
+            .map_or_else(String::new, |token| format!("Bearer {token}"))
+    }
+
+    pub(super) fn get(&self, path: &str, query: &[(&str, String)]) -> Result<Value, ClientError> {
+        let mut request = self.agent.get(format!("{}{path}", self.url));
+        for (name, value) in query {
+            request = request.query(name, value);
+        }
+        self.read(request.header("authorization", self.bearer()).call(), false)
+    }
+
+    pub(super) fn post(&self, path: &str, body: &Value) -> Result<Value, ClientError> {
+        self.read(self.send(path, body), false)
+    }
+
+    /// An order; answers that tell of failures are answers too.
+    pub(super) fn command(&self, order: &Value) -> Result<Value, ClientError> {
+        self.read(self.send("/v1/commands", order), true)
+    }
+
+    pub(super) fn delete(&self, path: &str) -> Result<Value, ClientError> {
+        let request = self.agent.delete(format!("{}{path}", self.url));
+        self.read(request.header("authorization", self.bearer()).call(), false)
+    }
+
+    fn send(&self, path: &str, body: &Value) -> Sent {
+        let request = self.agent.post(format!("{}{path}", self.url));
+        let request = request.header("authorization", self.bearer());
+        request
+            .header("content-type", "application/json")
+            .send(body.to_string())
+    }
+
+    fn read(&self, sent: Sent, with_results: bool) -> Result<Value, ClientError> {
+        let mut response = sent.map_err(|error| ClientError::Unreachable {
+            url: self.url.clone(),
+            reason: error.to_string(),
+        })?;
+        let status = response.status().as_u16();
+        let not_a_fleet = |reason: String| ClientError::NotAFleet {
+            url: self.url.clone(),
+            reason,
+        };
+        let text = response
+            .body_mut()
+            .with_config()
+            .limit(MAX_ANSWER_BYTES)
+            .read_to_string();
+        let text = text.map_err(|error| not_a_fleet(error.to_string()))?;
+        let value: Value =
+            serde_json::from_str(&text).map_err(|error| not_a_fleet(format!("status {status}, {error}")))?;
+        if status < 300 || (with_results && value.get("results").is_some()) {
+            return Ok(value);
+        }
+        match value["error"].as_str() {
+            Some(error) => Err(ClientError::Refused {
+                status,
+                error: error.to_owned(),
+            }),
+            None => Err(not_a_fleet(format!("status {status}"))),
+        }
+    }
+}

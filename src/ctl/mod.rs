@@ -1,0 +1,198 @@
+//! The `ctl` command: one call of the admin API each, and its answer for people or as JSON.
+
+mod client;
+mod print;
+mod top;
+
+use std::io::Write;
+
+use serde_json::{Value, json};
+
+use self::client::Client;
+pub use self::client::ClientError;
+use crate::cli::ctl::{CtlArgs, CtlCommand, FaultCommand, Told, Window};
+use crate::faults::{Fault, FaultError, Selector, SelectorError};
+
+/// How a command failed.
+#[derive(Debug, thiserror::Error)]
+pub enum CtlError {
+    /// Bad input, seen here. Exit code 2.
+    #[error(transparent)]
+    Fault(#[from] FaultError),
+    /// Bad input, seen here. Exit code 2.
+    #[error(transparent)]
+    Selector(#[from] SelectorError),
+    /// The fleet cannot be reached or says no.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// Some of the workers could not be served.
+    #[error("{0}")]
+    Partly(String),
+    /// Standard output or the terminal.
+    #[error("cannot write to the terminal: {0}")]
+    Io(#[from] std::io::Error),
+}
+
+impl CtlError {
+    /// Process exit code: 1 it was not done, 2 bad input.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Fault(_) | Self::Selector(_) => 2,
+            Self::Client(error) if error.is_bad_input() => 2,
+            Self::Client(_) | Self::Partly(_) | Self::Io(_) => 1,
+        }
+    }
+}
+
+/// Runs a command.
+///
+/// # Errors
+/// [`CtlError`].
+pub fn run(args: &CtlArgs) -> Result<(), CtlError> {
+    let client = Client::new(&args.url)?;
+    let show = |value: &Value, text: fn(&Value) -> String| {
+        let text = if args.json { pretty(value) } else { text(value) };
+        say(&text)
+    };
+    match &args.command {
+        CtlCommand::List { workers } => {
+            let query = workers
+                .iter()
+                .map(|select| ("select", select.clone()))
+                .collect::<Vec<_>>();
+            show(&client.get("/v1/workers", &query)?, print::workers)
+        }
+        CtlCommand::Show { actor } => show(&client.get(&format!("/v1/actors/{}", escaped(actor)), &[])?, pretty),
+        CtlCommand::Kill { target, panic } => {
+            let word = if *panic { "panic" } else { "crash" };
+            outcome(args, &client, &order(word, target, false)?)
+        }
+        CtlCommand::Drain { target } => outcome(args, &client, &order("drain", target, false)?),
+        CtlCommand::Restart { target, same_id } => outcome(args, &client, &order("restart", target, *same_id)?),
+        CtlCommand::Heal { target, same_id } => outcome(args, &client, &order("heal", target, *same_id)?),
+        CtlCommand::Hang { target, window } => add(args, &client, &[windowed(format!("{target} hang"), window)]),
+        CtlCommand::Slow { target, factor, window } => {
+            let line = windowed(format!("{target} slow factor={factor}"), window);
+            add(args, &client, &[line])
+        }
+        CtlCommand::Cut { target, tokens, window } => {
+            let line = windowed(format!("{target} response.cut tokens={tokens}"), window);
+            add(args, &client, &[line])
+        }
+        CtlCommand::ClearCache { target, event, late_ms } => match event {
+            Told::With => outcome(args, &client, &order("clear_cache", target, false)?),
+            Told::Without => add(args, &client, &[format!("{target} clear_cache event=without")]),
+            Told::Late => add(
+                args,
+                &client,
+                &[format!("{target} clear_cache event=late late_ms={late_ms}")],
+            ),
+        },
+        CtlCommand::Faults { command } => match command.as_ref().unwrap_or(&FaultCommand::List) {
+            FaultCommand::List => show(&client.get("/v1/faults", &[])?, print::faults),
+            FaultCommand::Add { faults } => add(args, &client, faults),
+            FaultCommand::Remove { ids } => show(&client.post("/v1/faults", &json!({"remove": ids}))?, |_| {
+                "removed".to_owned()
+            }),
+            FaultCommand::Clear => show(&client.delete("/v1/faults")?, |_| "removed".to_owned()),
+            FaultCommand::Kinds => show(&client.get("/v1/kinds", &[])?, print::kinds),
+            FaultCommand::Journal { after, draws } => {
+                let query = [("after", after.to_string()), ("draws", draws.to_string())];
+                show(&client.get("/v1/journal", &query)?, print::journal)
+            }
+        },
+        CtlCommand::Why { request } => match request {
+            Some(request) => show(&client.get(&format!("/v1/why/{}", escaped(request)), &[])?, print::why),
+            None => show(&client.get("/v1/requests", &[])?, print::requests),
+        },
+        CtlCommand::Top { every_ms, once } => top::run(client, (*every_ms).clamp(100, 60_000), *once, args.json),
+    }
+}
+
+fn say(text: &str) -> Result<(), CtlError> {
+    let mut out = std::io::stdout().lock();
+    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+        // A closed pipe (`| head`) is the reader's choice.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => other.map_err(CtlError::from),
+    }
+}
+
+fn pretty(value: &Value) -> String {
+    serde_json::to_string_pretty(value).unwrap_or_default()
+}
+
+/// A text as one segment of a path; slashes of actor paths stay.
+fn escaped(text: &str) -> String {
+    use std::fmt::Write as _;
+    let mut out = String::new();
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.~/".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            // Writing into a String cannot fail.
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+    out
+}
+
+/// An order to an actor, or to the workers that a selector means.
+fn order(command: &str, target: &str, same_id: bool) -> Result<Value, CtlError> {
+    let whom = if target.contains('/') {
+        ("path", target.to_owned())
+    } else {
+        ("select", target.parse::<Selector>()?.to_string())
+    };
+    Ok(json!({"command": command, whom.0: whom.1, "same_id": same_id}))
+}
+
+/// Sends an order and tells what became of it for each worker.
+fn outcome(args: &CtlArgs, client: &Client, order: &Value) -> Result<(), CtlError> {
+    let answer = client.command(order)?;
+    let results = answer["results"].as_array().cloned().unwrap_or_default();
+    if args.json {
+        say(&pretty(&answer))?;
+    }
+    let failed: Vec<&Value> = results.iter().filter(|result| result["ok"] != true).collect();
+    if !args.json {
+        let done = results.iter().filter(|result| result["ok"] == true);
+        let paths: Vec<&str> = done.filter_map(|result| result["path"].as_str()).collect();
+        if !paths.is_empty() {
+            say(&format!(
+                "{}: {}",
+                order["command"].as_str().unwrap_or_default(),
+                paths.join(" ")
+            ))?;
+        }
+    }
+    if failed.is_empty() {
+        return Ok(());
+    }
+    let words = failed.iter().filter_map(|result| result["error"].as_str());
+    Err(CtlError::Partly(words.collect::<Vec<_>>().join("; ")))
+}
+
+fn windowed(mut line: String, window: &Window) -> String {
+    if let Some(lasts) = &window.lasts {
+        line.push_str(" for=");
+        line.push_str(lasts);
+    }
+    if let Some(probability) = window.probability {
+        line.push_str(&format!(" p={probability}"));
+    }
+    line
+}
+
+fn add(args: &CtlArgs, client: &Client, lines: &[String]) -> Result<(), CtlError> {
+    let faults = lines
+        .iter()
+        .map(|line| line.parse::<Fault>())
+        .collect::<Result<Vec<_>, _>>()?;
+    let answer = client.post("/v1/faults", &json!({"add": faults}))?;
+    say(&if args.json {
+        pretty(&answer)
+    } else {
+        print::faults(&answer)
+    })
+}

@@ -1,0 +1,170 @@
+//! Answers of the admin API for people.
+
+use serde_json::Value;
+
+/// Columns that line up; the first row is the head.
+fn table(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+fn head(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => "-".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+fn items(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+/// `w1 w2 w5`, at most a few of them.
+fn worker_list(value: &Value) -> String {
+    let ids: Vec<String> = items(value).take(9).map(|id| format!("w{id}")).collect();
+    match items(value).count() {
+        0 => "-".to_owned(),
+        many if many > ids.len() => format!("{} and {} more", ids.join(" "), many - ids.len()),
+        _ => ids.join(" "),
+    }
+}
+
+pub(super) fn workers(rows: &Value) -> String {
+    let names = [
+        "worker", "group", "state", "instance", "streams", "running", "waiting", "blocks", "cached", "tokens",
+        "restarts", "faults",
+    ];
+    let line = |row: &Value| {
+        let faults: Vec<String> = items(&row["faults"]).map(|id| format!("f{id}")).collect();
+        vec![
+            text(&row["path"]),
+            text(&row["group"]),
+            text(&row["state"]),
+            format!("{:x}", row["instance_id"].as_u64().unwrap_or(0)),
+            text(&row["open_streams"]),
+            text(&row["running"]),
+            text(&row["waiting"]),
+            format!("{}/{}", row["active_blocks"], row["total_blocks"]),
+            text(&row["cached_blocks"]),
+            text(&row["tokens_total"]),
+            text(&row["restarts"]),
+            faults.join(" "),
+        ]
+    };
+    let mut lines = vec![head(&names)];
+    lines.extend(items(rows).map(line));
+    table(&lines)
+}
+
+pub(super) fn faults(listed: &Value) -> String {
+    let mut lines = vec![head(&["id", "phase", "happened", "workers", "fault"])];
+    lines.extend(items(listed).map(|fault| {
+        vec![
+            format!("f{}", fault["id"]),
+            text(&fault["phase"]),
+            text(&fault["happened"]),
+            worker_list(&fault["workers"]),
+            text(&fault["line"]),
+        ]
+    }));
+    if lines.len() == 1 {
+        "no faults".to_owned()
+    } else {
+        table(&lines)
+    }
+}
+
+pub(super) fn kinds(kinds: &Value) -> String {
+    let mut lines = vec![head(&["kind", "parameters", "what it does"])];
+    lines.extend(items(kinds).map(|kind| {
+        let params: Vec<String> = items(&kind["params"]).map(text).collect();
+        vec![
+            format!("{}.{}", text(&kind["layer"]), text(&kind["kind"])),
+            params.join(" "),
+            text(&kind["about"]).trim().to_owned(),
+        ]
+    }));
+    table(&lines)
+}
+
+pub(super) fn journal(page: &Value) -> String {
+    let mut lines = vec![head(&["at s", "event", "what"])];
+    lines.extend(items(&page["entries"]).map(|entry| {
+        let at = entry["at_ms"].as_f64().unwrap_or(0.0) / 1e3;
+        let id = || format!("f{}", entry["id"]);
+        let what = match entry["event"].as_str().unwrap_or_default() {
+            "added" => format!("{}: {}", id(), line_of(&entry["fault"])),
+            "removed" | "closed" => id(),
+            "opened" => format!("{}: {}", id(), worker_list(&entry["workers"])),
+            "healed" => worker_list(&entry["workers"]),
+            "drawn" => format!("{} w{} draw {}: {}", id(), entry["worker"], entry["draw"], entry["hit"]),
+            "done" => {
+                let why = if entry["id"].is_null() {
+                    String::new()
+                } else {
+                    format!(" by {}", id())
+                };
+                let error = entry["error"]
+                    .as_str()
+                    .map_or_else(String::new, |error| format!(": {error}"));
+                format!("{} {}{why}{error}", text(&entry["act"]), text(&entry["path"]))
+            }
+            "state" => format!("w{} {}", entry["worker"], text(&entry["state"])),
+            _ => entry.to_string(),
+        };
+        vec![format!("{at:.3}"), text(&entry["event"]), what]
+    }));
+    let mut out = table(&lines);
+    if page["lost"] == true {
+        out.push_str("\n(older entries are no longer kept)");
+    }
+    out
+}
+
+fn line_of(fault: &Value) -> String {
+    let fault: Result<crate::faults::Fault, _> = serde_json::from_value(fault.clone());
+    fault.map_or_else(|error| error.to_string(), |fault| fault.to_string())
+}
+
+pub(super) fn why(answer: &Value) -> String {
+    let mut lines = vec![format!(
+        "{} on {}: {}",
+        text(&answer["request"]),
+        text(&answer["worker"]),
+        text(&answer["phase"])
+    )];
+    lines.extend(items(&answer["because"]).map(|reason| format!("  {}", text(reason))));
+    lines.join("\n")
+}
+
+pub(super) fn requests(answer: &Value) -> String {
+    let mut lines = vec![head(&["request", "worker", "age s", "tokens", "phase"])];
+    lines.extend(items(&answer["requests"]).map(|request| {
+        vec![
+            text(&request["request"]),
+            text(&request["worker"]),
+            format!("{:.1}", request["age_ms"].as_f64().unwrap_or(0.0) / 1e3),
+            text(&request["tokens"]),
+            text(&request["phase"]),
+        ]
+    }));
+    let mut out = table(&lines);
+    if let Some(more) = answer["not_listed"].as_u64().filter(|more| *more > 0) {
+        out.push_str(&format!("\n({more} more)"));
+    }
+    out
+}

@@ -1,0 +1,185 @@
+//! The admin API.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use ghostfleet::admin::openapi::OPERATIONS;
+use serde_json::{Value, json};
+
+use crate::admin::Admin;
+use crate::caller::{call, chat};
+
+#[test]
+fn every_operation_of_the_document_is_there_and_nothing_else_is() {
+    let admin = Admin::start(&[]);
+    let (status, document) = admin.get("/openapi.json");
+    assert_eq!((status, &document["openapi"]), (200, &json!("3.1.0")));
+    for operation in OPERATIONS {
+        let path = operation
+            .path
+            .replace("{path}", "w0")
+            .replace("{id}", "f9")
+            .replace("{request}", "none");
+        if operation.answer == "EventStream" {
+            assert!(admin.live("every_ms=100").next().is_some());
+            continue;
+        }
+        let (status, answer) = match operation.method {
+            "get" => admin.get(&path),
+            "delete" => admin.delete(&path),
+            "post" => admin.post(&path, &json!({})),
+            "put" => admin.put(&path, &json!([])),
+            other => panic!("{other}"),
+        };
+        assert_ne!(status, 405, "{} {path}", operation.method);
+        let error = answer["error"].as_str().unwrap_or_default();
+        assert!(!error.contains("no such path"), "{} {path}: {answer}", operation.method);
+        assert!(document["paths"][operation.path][operation.method].is_object());
+    }
+    assert_eq!(admin.get("/v1/nothing").0, 404);
+    assert_eq!(admin.put("/v1/fleet", &json!({})).0, 405);
+}
+
+#[test]
+fn faults_are_added_listed_replaced_and_removed_all_or_nothing() {
+    let admin = Admin::start(&["--num-workers", "4"]);
+    let fault = json!({"select": "w0-w1", "layer": "engine", "kind": "slow", "params": {"factor": 2}});
+    let (status, added) = admin.post("/v1/faults", &json!({"add": [fault, "* hang from=1h"]}));
+    assert_eq!(status, 400, "{added}: there is no unit h");
+    let (status, added) = admin.post("/v1/faults", &json!({"add": [fault, "* hang from=60m"]}));
+    assert_eq!(status, 200, "{added}");
+    assert_eq!(
+        (&added[0]["phase"], &added[0]["workers"]),
+        (&json!("open"), &json!([0, 1]))
+    );
+    assert_eq!(
+        (&added[1]["phase"], &added[1]["workers"]),
+        (&json!("waiting"), &json!([]))
+    );
+    let (_, rows) = admin.get("/v1/workers?select=w0,w3");
+    assert_eq!((&rows[0]["faults"], &rows[1]["faults"]), (&json!([1]), &json!([])));
+    let (status, error) = admin.post("/v1/faults", &json!({"add": [fault], "remove": ["f1", "f77"]}));
+    assert_eq!((status, error["error"].as_str().unwrap().contains("f77")), (404, true));
+    assert_eq!(
+        admin.get("/v1/faults").1.as_array().unwrap().len(),
+        2,
+        "nothing has changed"
+    );
+    let (status, _) = admin.put("/v1/faults", &json!(["w3 slow factor=3"]));
+    assert_eq!(status, 200);
+    let (_, listed) = admin.get("/v1/faults");
+    assert_eq!((listed.as_array().unwrap().len(), &listed[0]["id"]), (1, &json!(3)));
+    assert_eq!(listed[0]["line"], "w3 engine.slow factor=3.0");
+    assert_eq!(admin.delete("/v1/faults/f3").0, 200);
+    assert_eq!(admin.get("/v1/faults").1, json!([]));
+}
+
+#[test]
+fn bad_input_is_refused_in_words() {
+    let admin = Admin::start(&[]);
+    for (path, body, status, words) in [
+        ("/v1/faults", json!("w0 slo factor=2"), 400, "did you mean `slow`"),
+        ("/v1/faults", json!("w9 hang"), 404, "selects no worker"),
+        ("/v1/faults", json!("w0 crash actor=heart"), 400, "no actor path"),
+        ("/v1/faults", json!({"add": [], "more": 1}), 400, "`more`"),
+        ("/v1/faults", json!(7), 400, "send a fault"),
+        (
+            "/v1/commands",
+            json!({"command": "explode", "path": "w0"}),
+            400,
+            "explode",
+        ),
+        ("/v1/commands", json!({"command": "crash"}), 400, "say whom"),
+        (
+            "/v1/commands",
+            json!({"command": "crash", "path": "x"}),
+            400,
+            "no actor path",
+        ),
+    ] {
+        let (answered, error) = admin.post(path, &body);
+        assert_eq!(answered, status, "{body}: {error}");
+        assert!(error["error"].as_str().unwrap().contains(words), "{body}: {error}");
+    }
+    let (status, answer) = admin.post("/v1/commands", &json!({"command": "crash", "path": "w7"}));
+    assert_eq!((status, &answer["results"][0]["ok"]), (404, &json!(false)));
+    let huge = json!("w".repeat(2 << 20));
+    assert_eq!(admin.post("/v1/faults", &huge).0, 413);
+}
+
+#[test]
+fn a_kill_is_seen_live_and_in_the_journal() {
+    let admin = Admin::start(&["--num-workers", "2"]);
+    let live = admin.live("every_ms=100&workers=true");
+    let (status, done) = admin.post("/v1/commands", &json!({"command": "crash", "path": "w1"}));
+    assert_eq!((status, &done["results"][0]["ok"]), (200, &json!(true)));
+    let (mut told, mut seen) = (false, false);
+    for (name, data) in live {
+        match name.as_str() {
+            "entry" => told |= data["event"] == "state" && data["worker"] == 1 && data["state"] == "dead",
+            "sample" => seen |= told && data["workers"][1]["state"] == "dead",
+            _ => panic!("{name}"),
+        }
+        if told && seen {
+            break;
+        }
+    }
+    assert!(told && seen);
+    let (_, journal) = admin.get("/v1/journal");
+    let entries = journal["entries"].as_array().unwrap();
+    let done = |entry: &Value| entry["event"] == "done" && entry["act"] == "crash" && entry["path"] == "w1";
+    assert!(entries.iter().any(done), "{journal}");
+    let (_, nothing) = admin.get(&format!("/v1/journal?after={}", journal["next"]));
+    assert!(nothing["entries"].as_array().unwrap().len() < entries.len());
+}
+
+#[test]
+fn snapshots_tell_of_every_actor_and_the_true_cache() {
+    let admin = Admin::start(&[]);
+    let outcome = call(&admin.scene.address(0), "a", &chat(&[7; 16], 4))
+        .unwrap()
+        .finish()
+        .unwrap();
+    assert!(outcome.complete);
+    for child in ["r0", "kv", "metrics", "lease"] {
+        let (status, shown) = admin.get(&format!("/v1/actors/w0/{child}"));
+        assert_eq!((status, &shown["inside"]["alive"]), (200, &json!(true)), "{shown}");
+    }
+    let (_, shown) = admin.get("/v1/actors/w0");
+    assert_eq!(
+        (&shown["state"], &shown["accepted_total"]),
+        (&json!("ready"), &json!(1))
+    );
+    let (_, caches) = admin.get("/v1/cache/w0");
+    let blocks = caches[0].as_array().unwrap();
+    assert!(blocks.len() >= 4, "{caches}");
+    assert_eq!(blocks[0]["parent"], Value::Null);
+    assert_eq!(blocks[1]["parent"], blocks[0]["block_hash"]);
+    let (_, fleet) = admin.get("/v1/fleet");
+    assert_eq!((&fleet["launch"], &fleet["tokens_total"]), (&json!("ready"), &json!(4)));
+    assert_eq!(admin.get("/v1/actors/w0/r5").1["inside"]["alive"], false);
+    assert_eq!(admin.get("/v1/actors/w5").0, 404);
+}
+
+#[test]
+fn the_server_outlives_clients_that_misbehave() {
+    let admin = Admin::start(&[]);
+    let address = admin.scene.cluster.facts().admin.unwrap();
+    let mut idle = Vec::new();
+    for _ in 0..40 {
+        let mut socket = TcpStream::connect(address).unwrap();
+        socket.write_all(b"GET /v1/fleet HTTP/1.1\r\n").unwrap();
+        idle.push(socket);
+    }
+    let mut loud = TcpStream::connect(address).unwrap();
+    // The server may close while this is still being written.
+    let _ = loud.write_all(&vec![b'x'; 1 << 20]);
+    let mut said = Vec::new();
+    let _ = loud.read_to_end(&mut said);
+    assert!(
+        said.is_empty() || said.starts_with(b"HTTP/1.1 4"),
+        "{}",
+        String::from_utf8_lossy(&said)
+    );
+    assert_eq!(admin.get("/v1/fleet").0, 200);
+}

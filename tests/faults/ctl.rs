@@ -1,0 +1,91 @@
+//! The `ctl` command against a running fleet.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use crate::admin::Admin;
+
+fn ctl(admin: &Admin, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_ghostfleet"))
+        .arg("ctl")
+        .args(args)
+        .env("GHOSTFLEET_ADMIN_URL", &admin.url)
+        .env_remove("GHOSTFLEET_ADMIN_TOKEN")
+        .output()
+        .unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn done(admin: &Admin, args: &[&str]) -> String {
+    let output = ctl(admin, args);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{args:?}: {error}");
+    said(&output)
+}
+
+#[test]
+fn ctl_looks_breaks_and_mends() {
+    let admin = Admin::start(&["--num-workers", "3"]);
+    assert_eq!(done(&admin, &["list"]).lines().count(), 4);
+    assert!(done(&admin, &["kill", "w1"]).contains("w1"));
+    admin
+        .scene
+        .until("w1 is dead", |_| done(&admin, &["list", "w1"]).contains("dead"));
+    assert!(done(&admin, &["heal", "w1"]).contains("w1"));
+    admin
+        .scene
+        .until("w1 is well", |_| done(&admin, &["list", "w1"]).contains("ready"));
+    assert!(done(&admin, &["slow", "w0-w1", "3", "--for", "30s"]).contains("factor=3.0"));
+    done(&admin, &["hang", "w2"]);
+    done(&admin, &["cut", "label:engine=vllm", "--tokens", "2"]);
+    done(
+        &admin,
+        &[
+            "faults",
+            "add",
+            "* events.drop p=0.1",
+            "w0 response.latency ms=5 from=1m",
+        ],
+    );
+    assert_eq!(done(&admin, &["faults"]).lines().count(), 6);
+    done(&admin, &["faults", "remove", "f1"]);
+    done(&admin, &["faults", "clear"]);
+    assert_eq!(done(&admin, &["faults"]).trim(), "no faults");
+    done(&admin, &["clear-cache", "w0"]);
+    done(&admin, &["clear-cache", "*", "--event", "without"]);
+    assert!(done(&admin, &["faults", "kinds"]).contains("events.gap"));
+    assert!(done(&admin, &["faults", "journal"]).contains("crash w1"));
+    assert!(done(&admin, &["show", "w0/r0"]).contains("\"activity\""));
+    done(&admin, &["restart", "w0", "--same-id"]);
+    done(&admin, &["drain", "w2"]);
+    assert!(done(&admin, &["why"]).contains("request"));
+    assert!(done(&admin, &["top", "--once"]).contains("tok/s"));
+    let rows: Value = serde_json::from_str(&done(&admin, &["--json", "list", "w0"])).unwrap();
+    assert_eq!(rows[0]["path"], "w0");
+}
+
+#[test]
+fn exit_codes_tell_bad_input_from_a_fleet_that_says_no() {
+    let admin = Admin::start(&[]);
+    for (args, code, words) in [
+        (&["kill", "w0/r7"][..], 1, "no actor w0/r7"),
+        (&["kill", "w9"], 1, "selects no worker"),
+        (&["kill", "everyone"], 2, "no selector"),
+        (&["slow", "w0", "-1"], 2, ""),
+        (&["faults", "add", "w0 explode"], 2, "no fault kind `explode`"),
+        (&["faults", "remove", "f9"], 1, "no fault f9"),
+        (&["why", "nobody"], 1, "is under way"),
+        (&["--url", "ftp://x", "list"], 2, "no address"),
+        (&["--url", "http://127.0.0.1:1", "list"], 1, "cannot reach the fleet"),
+        (&["explode"], 2, ""),
+    ] {
+        let output = ctl(&admin, args);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {error}");
+        assert!(error.contains(words), "{args:?}: {error}");
+    }
+}

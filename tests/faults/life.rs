@@ -1,0 +1,116 @@
+//! Faults of workers as processes.
+
+use ghostfleet::actors::registry::WorkerState;
+use serde_json::json;
+
+use crate::admin::Admin;
+use crate::caller::{call, chat};
+
+#[test]
+fn the_hottest_worker_crashes_and_comes_back_under_its_id() {
+    let admin = Admin::start(&["--num-workers", "3"]);
+    let mut answer = call(&admin.scene.address(1), "a", &chat(&[1, 2, 3], 10_000)).unwrap();
+    answer.read_tokens(1);
+    let instance = admin.scene.worker(1).instance_id;
+    admin.fault("hottest crash restart_after_ms=50 same_id=true");
+    answer.assert_reset();
+    admin.scene.until("w1 is back", |scene| {
+        scene.worker(1).incarnation == 2 && scene.worker(1).state == WorkerState::Ready
+    });
+    assert_eq!(admin.scene.worker(1).instance_id, instance);
+    assert_eq!(admin.scene.worker(0).incarnation, 1);
+    let (_, listed) = admin.get("/v1/faults");
+    assert_eq!(
+        (&listed[0]["phase"], &listed[0]["workers"]),
+        (&json!("over"), &json!([1]))
+    );
+    admin.scene.until_nothing_is_left();
+}
+
+#[test]
+fn every_actor_dies_by_its_path_and_the_budget_is_seen() {
+    let admin = Admin::start(&["--num-workers", "2"]);
+    for (actor, deaths) in [("r0", 1), ("kv", 1), ("metrics", 1), ("lease", 1), ("r0", 2)] {
+        admin.fault(&format!("w0 panic actor={actor}"));
+        let path = match actor {
+            "kv" => "w0/r0/kv".to_owned(),
+            other => format!("w0/{other}"),
+        };
+        admin.scene.until("the death is seen", |scene| {
+            let seen = scene.worker(0).deaths;
+            seen.iter()
+                .any(|death| death.path == path && death.deaths_total == deaths)
+        });
+        let seen = admin.scene.worker(0).deaths;
+        let death = seen.iter().find(|death| death.path == path).unwrap();
+        assert_eq!((death.budget, u64::from(death.deaths_in_window)), (5, deaths));
+        assert!(death.backoff_ms.unwrap() >= 100.0 * 2f64.powi(i32::try_from(deaths).unwrap() - 1));
+        admin.scene.until("it is replaced", |_| {
+            let (_, shown) = admin.get(&format!("/v1/actors/{path}"));
+            shown["inside"]["alive"] == true
+        });
+    }
+    assert_eq!(admin.scene.worker(0).incarnation, 1, "the worker itself lives on");
+    admin.fault("w1 panic");
+    admin
+        .scene
+        .until("w1 is replaced", |scene| scene.worker(1).incarnation == 2);
+    admin.scene.until_nothing_is_left();
+}
+
+#[test]
+fn a_flapping_worker_comes_and_goes_and_stays_when_healed() {
+    let admin = Admin::start(&[]);
+    admin.fault("w0 flap up_ms=60 down_ms=20");
+    admin
+        .scene
+        .until("w0 was up a few times", |scene| scene.worker(0).incarnation >= 3);
+    let healed = admin.post("/v1/commands", &json!({"command": "heal", "select": "w0"}));
+    assert_eq!(healed.0, 200, "{}", healed.1);
+    admin
+        .scene
+        .until("w0 is well", |scene| scene.worker(0).state == WorkerState::Ready);
+    let incarnation = admin.scene.worker(0).incarnation;
+    assert!(
+        call(&admin.scene.address(0), "a", &chat(&[1], 3))
+            .unwrap()
+            .finish()
+            .unwrap()
+            .complete
+    );
+    assert_eq!(admin.scene.worker(0).incarnation, incarnation);
+    admin.scene.until_nothing_is_left();
+}
+
+#[test]
+fn a_drained_worker_leaves_in_good_order_and_returns() {
+    let admin = Admin::start(&["--num-workers", "2"]);
+    let instance = admin.scene.worker(0).instance_id;
+    let mut answer = call(&admin.scene.address(0), "a", &chat(&[1], 20)).unwrap();
+    admin.fault("w0 drain restart_after_ms=10");
+    assert!(answer.finish().unwrap().complete, "streams end normally");
+    admin.scene.until("w0 is back", |scene| {
+        scene.worker(0).incarnation == 2 && scene.worker(0).state == WorkerState::Ready
+    });
+    assert_ne!(admin.scene.worker(0).instance_id, instance);
+    assert!(!admin.scene.instances().contains_key(&instance), "it said goodbye");
+    admin.scene.until_nothing_is_left();
+}
+
+#[test]
+fn a_slow_start_holds_requests_back() {
+    let admin = Admin::start(&[]);
+    admin.fault("w0 slow_start ms=300");
+    admin.fault("w0 restart");
+    admin.scene.until("w0 is back", |scene| {
+        scene.worker(0).incarnation == 2 && scene.worker(0).state == WorkerState::Ready
+    });
+    let mut answer = call(&admin.scene.address(0), "a", &chat(&[1], 3)).unwrap();
+    let (_, shown) = admin.get("/v1/actors/w0/r0");
+    assert!(
+        shown["inside"]["said"]["activity"]["starts_in_ms"].as_f64().is_some(),
+        "{shown}"
+    );
+    assert!(answer.finish().unwrap().complete);
+    admin.scene.until_nothing_is_left();
+}

@@ -1,0 +1,17 @@
+//! Faults, the admin API and `ctl`, seen from outside: what a caller, a subscriber and an operator notice. File
+//! discovery, no server needed.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "../fleet_life/caller.rs"]
+#[allow(dead_code)]
+mod caller;
+#[path = "../fleet_life/scene.rs"]
+#[allow(dead_code)]
+mod scene;
+
+mod admin;
+mod admin_api;
+mod ctl;
+mod engine;
+mod life;
