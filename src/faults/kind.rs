@@ -96,6 +96,9 @@ pub enum KindError {
         /// Those that it has.
         known: String,
     },
+    /// A kind whose gate does not ask for it yet.
+    #[error("fault kind {0} is in the catalogue, but this build cannot carry it out")]
+    NotBuiltIn(String),
     /// A value that the parameter cannot have.
     #[error("fault kind {kind}: {why}")]
     Value {
@@ -669,6 +672,20 @@ impl Kind {
             | StormFault::BIT
             | DiscoveryFault::BIT;
         self.bit() & ONCE != 0
+    }
+
+    /// Whether the code that it disturbs asks for it.
+    pub fn is_built_in(&self) -> bool {
+        const MISSING: u32 = CapacityFault::BIT
+            | RequestFault::BIT
+            | ResponseFault::BIT
+            | EventFault::BIT
+            | StormFault::BIT
+            | RecoveryFault::BIT
+            | DiscoveryFault::BIT
+            | MetricsFault::BIT
+            | RendezvousFault::BIT;
+        self.bit() & MISSING == 0
     }
 
     /// Looks a kind up and checks its parameters. Without a layer the name has to be one that only one layer has.
