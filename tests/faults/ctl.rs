@@ -42,15 +42,7 @@ fn ctl_looks_breaks_and_mends() {
     assert!(done(&admin, &["slow", "w0-w1", "3", "--for", "30s"]).contains("factor=3.0"));
     done(&admin, &["hang", "w2"]);
     done(&admin, &["cut", "label:engine=vllm", "--tokens", "2"]);
-    done(
-        &admin,
-        &[
-            "faults",
-            "add",
-            "* events.drop p=0.1",
-            "w0 response.latency ms=5 from=1m",
-        ],
-    );
+    done(&admin, &["faults", "add", "* stall ms=1 p=0.1", "w0 reject from=1m"]);
     assert_eq!(done(&admin, &["faults"]).lines().count(), 6);
     done(&admin, &["faults", "remove", "f1"]);
     done(&admin, &["faults", "clear"]);
