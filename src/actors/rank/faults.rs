@@ -99,11 +99,11 @@ impl Handler<DropCache> for Rank {
         match (told, &self.activity) {
             (Told::Without, _) => {}
             (Told::Late, _) => {
-                ctx.run_later(late, move |rank, _| rank.publish(events, Vec::new()));
+                ctx.run_later(late, move |rank, _| rank.publish(events, Vec::new(), Vec::new()));
             }
             // The engine is ahead of the clock by the running pass, whose changes have to be told first.
             (Told::With, Activity::Pass { .. }) => self.pass.kv_events.extend(events),
-            (Told::With, Activity::Idle | Activity::Turn) => self.publish(events, Vec::new()),
+            (Told::With, Activity::Idle | Activity::Turn) => self.publish(events, Vec::new(), Vec::new()),
         }
         self.settle();
     }
