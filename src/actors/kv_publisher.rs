@@ -5,6 +5,8 @@
 //! recording are one step, so that an answer never knows less than what was sent. A replacement is a new stream: it
 //! starts from the rank's true blocks under a new publisher id.
 
+mod faults;
+
 use std::sync::Arc;
 
 use actix::prelude::*;
@@ -12,10 +14,13 @@ use bytes::Bytes;
 use serde_json::json;
 
 use super::clock::Clock;
+use super::fault_post::FaultPost;
 use super::gauge::RankGauge;
 use super::inspect::Look;
+use super::kv_spoiler::Spoiler;
 use super::liveness::Liveness;
 use super::recovery::RecoveryCounts;
+use crate::faults::kind::EventFault;
 use crate::transport::event_plane::EventPublisher;
 use crate::transport::event_plane::journal::Journal;
 use crate::transport::event_plane::recovery;
@@ -31,6 +36,12 @@ pub struct KvPublisher {
     stream: EventPublisher,
     counts: Arc<RecoveryCounts>,
     gauge: Arc<RankGauge>,
+    post: Arc<FaultPost>,
+    spoiler: Spoiler,
+    /// The stream under another id, while one is wanted.
+    stale: Option<EventPublisher>,
+    storm: Option<SpawnHandle>,
+    stormed: u64,
     _liveness: Liveness,
 }
 
@@ -58,6 +69,7 @@ impl KvPublisher {
         stream: EventPublisher,
         counts: Arc<RecoveryCounts>,
         gauge: Arc<RankGauge>,
+        post: Arc<FaultPost>,
         liveness: Liveness,
     ) -> Self {
         Self {
@@ -65,11 +77,19 @@ impl KvPublisher {
             stream,
             counts,
             gauge,
+            post,
+            spoiler: Spoiler::default(),
+            stale: None,
+            storm: None,
+            stormed: 0,
             _liveness: liveness,
         }
     }
 
-    fn publish(&mut self, events: Vec<KvEvent>) {
+    fn publish(&mut self, events: Vec<KvEvent>, ctx: &mut Context<Self>) {
+        if !self.post.table().is_quiet::<EventFault>() || !self.spoiler.is_empty() {
+            return self.publish_disturbed(events, ctx);
+        }
         let before = self.journal.last_event_id();
         for payload in self.journal.record(events) {
             self.stream.publish(&payload, Clock::unix_ms());
@@ -91,16 +111,18 @@ impl Actor for KvPublisher {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         ctx.set_mailbox_capacity(MAILBOX);
+        self.post.attach(ctx.address().recipient());
+        self.storm(ctx);
     }
 }
 
 impl Handler<Publish> for KvPublisher {
     type Result = ();
 
-    fn handle(&mut self, message: Publish, _: &mut Self::Context) {
+    fn handle(&mut self, message: Publish, ctx: &mut Self::Context) {
         match message {
             Publish::Events(events, lower) => {
-                self.publish(events);
+                self.publish(events, ctx);
                 self.publish_lower(&lower);
             }
             Publish::Replace(blocks, lower) => {
@@ -109,7 +131,7 @@ impl Handler<Publish> for KvPublisher {
                     parent,
                     blocks: vec![block],
                 }));
-                self.publish(events);
+                self.publish(events, ctx);
                 self.publish_lower(&self.journal.lower_withdrawals());
                 self.publish_lower(&lower);
             }
@@ -136,6 +158,7 @@ impl Handler<Look> for KvPublisher {
             "publisher_id": self.stream.id().get(),
             "last_event_id": self.journal.last_event_id(),
             "announced_blocks": self.journal.announced_blocks(),
+            "held_messages": self.spoiler.held(),
         }))
     }
 }

@@ -5,14 +5,17 @@
 //! nothing while nothing changes. A new one starts with the present figures, so that a stale value never outlives it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
 use serde_json::json;
 
 use super::clock::Clock;
+use super::fault_post::{FaultPost, FaultsChanged};
 use super::inspect::Look;
 use super::liveness::Liveness;
+use super::metrics_faults::{Lie, Spin};
 use crate::transport::event_plane::EventPublisher;
 use crate::transport::event_plane::forward_pass::{self, ForwardPass};
 use crate::transport::event_plane::kv_metrics::{self, KvMetrics};
@@ -31,6 +34,10 @@ pub struct MetricsReporter {
     forward: Option<ForwardPasses>,
     pending: BTreeMap<DpRank, Load>,
     armed: bool,
+    /// What is true of each rank.
+    known: BTreeMap<DpRank, Load>,
+    post: Arc<FaultPost>,
+    lie: Option<SpawnHandle>,
     _liveness: Liveness,
 }
 
@@ -102,6 +109,7 @@ impl MetricsReporter {
         worker: InstanceId,
         stream: EventPublisher,
         forward: Option<ForwardPasses>,
+        post: Arc<FaultPost>,
         liveness: Liveness,
     ) -> Self {
         Self {
@@ -110,17 +118,48 @@ impl MetricsReporter {
             forward,
             pending: BTreeMap::new(),
             armed: false,
+            known: BTreeMap::new(),
+            post,
+            lie: None,
             _liveness: liveness,
         }
     }
 
-    fn report(&mut self) {
+    fn report(&mut self, ctx: &mut Context<Self>) {
         self.armed = false;
+        let loads = std::mem::take(&mut self.pending);
+        let spin = Spin::ask(self.post.table());
+        if spin.frozen {
+            return;
+        }
+        if spin.late.is_zero() {
+            return self.tell(&loads, spin.lie);
+        }
+        ctx.run_later(spin.late, move |reporter, _| reporter.tell(&loads, spin.lie));
+    }
+
+    /// Tells what faults make of the present figures, and begins or ends a lie that goes on by itself.
+    fn tell_anew(&mut self, ctx: &mut Context<Self>) {
+        if let Some(lie) = self.lie.take() {
+            ctx.cancel_future(lie);
+        }
+        if let Some(lie) = Spin::in_force(self.post.table()).lie {
+            self.lie = Some(ctx.run_interval(lie.step(), |reporter, ctx| {
+                reporter.pending.clone_from(&reporter.known);
+                reporter.report(ctx);
+            }));
+        }
+        self.pending.clone_from(&self.known);
+        self.report(ctx);
+    }
+
+    fn tell(&mut self, loads: &BTreeMap<DpRank, Load>, lie: Option<Lie>) {
         let mut payload = Vec::with_capacity(128);
-        for (rank, load) in std::mem::take(&mut self.pending) {
+        for (&rank, load) in loads {
             payload.clear();
+            let used = lie.map_or(load.active_blocks.into(), |lie| lie.at(Clock::unix_ms()));
             let figures = KvMetrics {
-                kv_used_blocks: Some(load.active_blocks.into()),
+                kv_used_blocks: Some(used),
                 ..KvMetrics::default()
             };
             kv_metrics::encode(&mut payload, self.worker, rank, &figures);
@@ -134,6 +173,8 @@ impl Actor for MetricsReporter {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         ctx.set_mailbox_capacity(1024);
+        self.post.attach(ctx.address().recipient());
+        self.tell_anew(ctx);
         if self.forward.is_some() {
             ctx.run_interval(HEARTBEAT, |reporter, _| {
                 if let Some(forward) = &mut reporter.forward {
@@ -149,10 +190,19 @@ impl Handler<LoadChanged> for MetricsReporter {
 
     fn handle(&mut self, LoadChanged { rank, load }: LoadChanged, ctx: &mut Self::Context) {
         self.pending.insert(rank, load);
+        self.known.insert(rank, load);
         if !self.armed {
             self.armed = true;
-            ctx.run_later(DEBOUNCE, |reporter, _| reporter.report());
+            ctx.run_later(DEBOUNCE, Self::report);
         }
+    }
+}
+
+impl Handler<FaultsChanged> for MetricsReporter {
+    type Result = ();
+
+    fn handle(&mut self, _: FaultsChanged, ctx: &mut Self::Context) {
+        self.tell_anew(ctx);
     }
 }
 

@@ -15,11 +15,16 @@ use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout};
 
 use super::kv_publisher::{KvPublisher, Recover};
+use crate::faults::WorkerFaults;
+use crate::faults::kind::RecoveryFault;
+use crate::transport::event_plane::journal::Journal;
+use crate::transport::event_plane::recovery::Query;
 use crate::transport::request_plane::call_home::AnswerLimits;
 use crate::transport::request_plane::call_home::ready::{ReadyAnswer, Written};
 use crate::transport::request_plane::control::Control;
 use crate::transport::request_plane::endpoint::{Call, Endpoint};
 use crate::transport::request_plane::tcp::frame::Ack;
+use crate::types::{DpRank, InstanceId, KvEvent, LocalHash, SequenceHash, StoredBlock};
 
 /// Queries that may be under way in the whole process; a starting router asks all ranks at once.
 pub(super) const MAX_QUERIES: usize = 4096;
@@ -138,6 +143,7 @@ pub(super) struct RecoveryEndpoint {
     pub(super) publisher: Addr<KvPublisher>,
     pub(super) limits: RecoveryLimits,
     pub(super) counts: Arc<RecoveryCounts>,
+    pub(super) faults: Arc<WorkerFaults>,
 }
 
 /// How an answer ended without having been written.
@@ -154,11 +160,11 @@ enum Lost {
 }
 
 impl RecoveryEndpoint {
-    async fn answer(&self, Call { control, body }: Call) {
+    async fn answer(&self, Call { control, body }: Call, wrong: bool) {
         let bounds = &self.limits.0;
         let Some(_socket) = bounds.socket().await else { return };
         let limits = AnswerLimits::default();
-        match self.write(&control, body, &limits).await {
+        match self.write(&control, body, wrong, &limits).await {
             Ok(answer) => {
                 self.counts.answered.fetch_add(1, Ordering::Relaxed);
                 // The caller has it all; its close is waited for out of courtesy, for as long as nobody else waits.
@@ -176,9 +182,19 @@ impl RecoveryEndpoint {
         }
     }
 
-    async fn write(&self, control: &Control, body: Bytes, limits: &AnswerLimits) -> Result<ReadyAnswer, Lost> {
+    async fn write(
+        &self,
+        control: &Control,
+        body: Bytes,
+        wrong: bool,
+        limits: &AnswerLimits,
+    ) -> Result<ReadyAnswer, Lost> {
         let mut answer = ReadyAnswer::dial(control, limits).await?;
-        answer.push(self.ask(control, body).await.ok_or(Lost::Publisher)?);
+        answer.push(if wrong {
+            wrong_answer(control)
+        } else {
+            self.ask(control, body).await.ok_or(Lost::Publisher)?
+        });
         let mut progress = Instant::now();
         loop {
             match answer.write()? {
@@ -208,13 +224,40 @@ impl RecoveryEndpoint {
     }
 }
 
+/// The tree of another worker, with an event id from the future.
+fn wrong_answer(control: &Control) -> Vec<Bytes> {
+    let (worker, rank) = (InstanceId(1), DpRank(0));
+    let mut journal = Journal::new(worker, rank);
+    journal.skip(1 << 40);
+    journal.record(vec![KvEvent::Stored {
+        parent: None,
+        blocks: vec![StoredBlock {
+            block_hash: SequenceHash(1),
+            tokens_hash: LocalHash(1),
+        }],
+    }]);
+    let query = Query {
+        worker,
+        rank,
+        start_event_id: None,
+        end_event_id: None,
+    };
+    journal.answer(&query).frame(control.codec)
+}
+
 impl Endpoint for RecoveryEndpoint {
     fn accept(self: Arc<Self>, call: Call) -> Ack {
+        let wrong = match self.faults.ask::<RecoveryFault>().pop() {
+            None => false,
+            Some(RecoveryFault::Missing {}) => return Ack::Unavailable("unknown endpoint".to_owned()),
+            Some(RecoveryFault::Hanging {}) => return Ack::Accepted,
+            Some(RecoveryFault::Wrong {}) => true,
+        };
         let Ok(permit) = Arc::clone(&self.limits.0.queries).try_acquire_owned() else {
             return Ack::Overloaded("too many recovery queries".to_owned());
         };
         tokio::spawn(async move {
-            self.answer(call).await;
+            self.answer(call, wrong).await;
             drop(permit);
         });
         Ack::Accepted

@@ -16,8 +16,10 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use super::fault_post::{FaultPost, FaultsChanged};
 use super::inspect::Look;
 use super::liveness::Liveness;
+use super::record_faults::{Disturbed, card_keys};
 use crate::transport::discovery::{Discovery, DiscoveryError, Lease, Record, Renewal};
 
 /// Whether the store answers, shared by all registrars so that 256 of them report an outage once.
@@ -71,6 +73,7 @@ pub(super) struct Leave;
 /// Lease keeper of one worker.
 pub(super) struct Registrar {
     orders: mpsc::UnboundedSender<Order>,
+    post: Arc<FaultPost>,
     task: AbortHandle,
     _liveness: Liveness,
 }
@@ -78,6 +81,7 @@ pub(super) struct Registrar {
 enum Order {
     Replace(Replace),
     Withdraw(Vec<String>),
+    Disturb(Disturbed),
     Leave,
 }
 
@@ -89,6 +93,7 @@ impl Registrar {
         health: StoreHealth,
         records: Vec<Record>,
         news: Recipient<LeaseNews>,
+        post: Arc<FaultPost>,
         liveness: Liveness,
     ) -> Self {
         let (orders, inbox) = mpsc::unbounded_channel();
@@ -98,10 +103,14 @@ impl Registrar {
             records,
             news,
             inbox,
+            disturbed: disturbed(&post),
+            post: Arc::clone(&post),
+            card_is_away: false,
         };
         let task = pool.spawn(keeper.run()).abort_handle();
         Self {
             orders,
+            post,
             task,
             _liveness: liveness,
         }
@@ -115,12 +124,30 @@ impl Registrar {
 
 impl Drop for Registrar {
     fn drop(&mut self) {
-        self.task.abort();
+        // The fault: the keys of a dead worker stay. Its keeper goes on until the fault ends.
+        if !disturbed(&self.post).key_kept {
+            self.task.abort();
+        }
     }
 }
 
 impl Actor for Registrar {
     type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        self.post.attach(ctx.address().recipient());
+    }
+}
+
+fn disturbed(post: &FaultPost) -> Disturbed {
+    Disturbed::of(post.table().in_force().into_iter().map(|(_, fault)| fault))
+}
+
+impl Handler<FaultsChanged> for Registrar {
+    type Result = ();
+    fn handle(&mut self, _: FaultsChanged, _: &mut Self::Context) {
+        self.order(Order::Disturb(disturbed(&self.post)));
+    }
 }
 
 impl Handler<Replace> for Registrar {
@@ -152,6 +179,9 @@ impl Handler<Look> for Registrar {
     }
 }
 
+/// How often the keeper of a dead worker's keys looks whether its fault has ended.
+const ORPHAN_CHECK: Duration = Duration::from_millis(50);
+
 const FIRST_RETRY: Duration = Duration::from_millis(500);
 const MAX_RETRY: Duration = Duration::from_secs(5);
 
@@ -164,12 +194,20 @@ struct Keeper {
     records: Vec<Record>,
     news: Recipient<LeaseNews>,
     inbox: mpsc::UnboundedReceiver<Order>,
+    disturbed: Disturbed,
+    post: Arc<FaultPost>,
+    /// The card is withdrawn, for a while.
+    card_is_away: bool,
 }
 
 /// Why a lease is no longer kept.
 enum Over {
     Lost,
     Left,
+    /// The worker is dead, and the fault that kept its keys has ended.
+    Abandoned,
+    /// To be closed and opened again.
+    Again,
 }
 
 impl Keeper {
@@ -179,20 +217,30 @@ impl Keeper {
                 return self.left();
             };
             self.news.do_send(LeaseNews::Registered);
+            self.card_is_away = false;
             match self.keep(&lease).await {
+                Over::Abandoned => return,
+                Over::Again => {
+                    self.close(lease).await;
+                    self.news.do_send(LeaseNews::Lapsed);
+                }
                 Over::Lost => {
                     tracing::debug!("lease lost; registering again");
                     self.news.do_send(LeaseNews::Lapsed);
                 }
                 Over::Left => {
-                    match tokio::time::timeout(GOODBYE, self.discovery.close(lease)).await {
-                        Ok(Ok(())) => {}
-                        Ok(Err(error)) => tracing::debug!(%error, "goodbye failed; the lease will run out"),
-                        Err(_) => tracing::debug!("goodbye not confirmed; the lease will run out"),
-                    }
+                    self.close(lease).await;
                     return self.left();
                 }
             }
+        }
+    }
+
+    async fn close(&self, lease: Lease) {
+        match tokio::time::timeout(GOODBYE, self.discovery.close(lease)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(%error, "goodbye failed; the lease will run out"),
+            Err(_) => tracing::debug!("goodbye not confirmed; the lease will run out"),
         }
     }
 
@@ -204,6 +252,12 @@ impl Keeper {
     async fn register(&mut self) -> Option<Lease> {
         let mut wait = FIRST_RETRY;
         loop {
+            while self.disturbed.lease_lost {
+                match self.inbox.recv().await {
+                    None | Some(Order::Leave) => return None,
+                    Some(order) => self.note(&order),
+                }
+            }
             match self.try_register().await {
                 Ok(lease) => {
                     self.health.worked();
@@ -227,7 +281,9 @@ impl Keeper {
 
     async fn try_register(&self) -> Result<Lease, DiscoveryError> {
         let lease = self.discovery.open().await?;
-        self.discovery.publish(&lease, &self.records).await?;
+        self.discovery
+            .publish(&lease, &self.disturbed.told(&self.records))
+            .await?;
         Ok(lease)
     }
 
@@ -236,8 +292,26 @@ impl Keeper {
         let mut next = Instant::now() + period;
         let mut holds_until = Instant::now() + lease.ttl();
         let mut lapsed = false;
+        let mut orphaned = false;
+        let began = Instant::now();
+        let mut churned = began;
         loop {
+            let turn = self.next_turn(began, churned);
             tokio::select! {
+                () = tokio::time::sleep_until(turn.unwrap_or(next)), if turn.is_some() => {
+                    if self.disturbed.storm_ms.is_some() {
+                        return Over::Again;
+                    }
+                    churned = Instant::now();
+                    if self.churn(lease).await.is_err() {
+                        return Over::Lost;
+                    }
+                }
+                () = tokio::time::sleep(ORPHAN_CHECK), if orphaned => {
+                    if !disturbed(&self.post).key_kept {
+                        return Over::Abandoned;
+                    }
+                }
                 () = tokio::time::sleep_until(next) => match self.discovery.renew(lease).await {
                     Ok(Renewal::Alive { ttl }) => {
                         self.health.worked();
@@ -258,9 +332,13 @@ impl Keeper {
                         }
                     }
                 },
-                order = self.inbox.recv() => match order {
-                    None | Some(Order::Leave) => return Over::Left,
+                order = self.inbox.recv(), if !orphaned => match order {
+                    None => orphaned = true,
+                    Some(Order::Leave) => return Over::Left,
                     Some(order) => {
+                        if self.disturb(lease, &order).await {
+                            return Over::Again;
+                        }
                         self.note(&order);
                         match self.carry_out(lease, &order).await {
                             Ok(()) => {}
@@ -277,6 +355,53 @@ impl Keeper {
         }
     }
 
+    /// When a fault wants the next change of what is registered.
+    fn next_turn(&self, began: Instant, churned: Instant) -> Option<Instant> {
+        let after = |from: Instant, ms: f64| from + Duration::try_from_secs_f64(ms / 1e3).unwrap_or(MAX_RETRY);
+        let storm = self.disturbed.storm_ms.map(|ms| after(began, ms));
+        storm.or_else(|| self.disturbed.card_churn_ms.map(|ms| after(churned, ms)))
+    }
+
+    /// Takes the card away, or puts it back.
+    async fn churn(&mut self, lease: &Lease) -> Result<(), DiscoveryError> {
+        self.card_is_away = !self.card_is_away;
+        let keys = card_keys(&self.records);
+        if self.card_is_away {
+            return self.discovery.withdraw(lease, &keys).await;
+        }
+        let mut cards = self.records.clone();
+        cards.retain(|record| keys.contains(&record.key));
+        self.discovery.publish(lease, &cards).await
+    }
+
+    /// Changes what is told when faults change. `true`: only a new lease will do, or none.
+    async fn disturb(&mut self, lease: &Lease, order: &Order) -> bool {
+        let Order::Disturb(disturbed) = order else { return false };
+        let gone = self.disturbed.extra_keys(&self.records);
+        let same = disturbed.told(&self.records) == self.disturbed.told(&self.records);
+        let back = self.card_is_away && disturbed.card_churn_ms.is_none();
+        self.disturbed = disturbed.clone();
+        if self.disturbed.lease_lost {
+            return true;
+        }
+        if same && !back {
+            return false;
+        }
+        self.card_is_away = false;
+        let told = self.disturbed.told(&self.records);
+        let changed = async {
+            self.discovery.withdraw(lease, &gone).await?;
+            self.discovery.publish(lease, &told).await
+        };
+        match changed.await {
+            Ok(()) => false,
+            Err(error) => {
+                self.health.failed(&error);
+                true
+            }
+        }
+    }
+
     /// What is registered from now on.
     fn note(&mut self, order: &Order) {
         match order {
@@ -285,6 +410,7 @@ impl Keeper {
                 self.records.extend(new.iter().cloned());
             }
             Order::Withdraw(keys) => self.records.retain(|record| !keys.contains(&record.key)),
+            Order::Disturb(disturbed) => self.disturbed = disturbed.clone(),
             Order::Leave => {}
         }
     }
@@ -296,7 +422,7 @@ impl Keeper {
                 self.discovery.publish(lease, new).await
             }
             Order::Withdraw(keys) => self.discovery.withdraw(lease, keys).await,
-            Order::Leave => Ok(()),
+            Order::Disturb(_) | Order::Leave => Ok(()),
         }
     }
 }

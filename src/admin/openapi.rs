@@ -301,8 +301,8 @@ mod tests {
     fn every_schema_that_is_named_is_there_and_every_kind_is_told() {
         let document = document();
         let text = document.to_string();
-        let named = text.split("#/components/schemas/").skip(1);
-        let names = named.map(|rest| rest.split('"').next().unwrap());
+        let parts = text.split("#/components/schemas/").skip(1);
+        let names = parts.map(|rest| rest.split('"').next().unwrap());
         for name in names {
             assert!(document["components"]["schemas"].get(name).is_some(), "{name}");
         }

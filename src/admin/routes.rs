@@ -227,7 +227,9 @@ impl Change {
                 change.add = read_faults(take("add")?)?;
                 let remove = take("remove")?.into_iter().map(|id| match id {
                     Value::String(text) => Ok(text.parse()?),
-                    other => serde_json::from_value(other).map_err(|error| Problem::bad(format!("remove: {error}"))),
+                    other @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) => {
+                        serde_json::from_value(other).map_err(|error| Problem::bad(format!("remove: {error}")))
+                    }
                 });
                 change.remove = remove.collect::<Result<_, Problem>>()?;
                 if let Some(key) = object.keys().next() {
@@ -248,7 +250,9 @@ impl Change {
 fn read_faults(faults: Vec<Value>) -> Result<Vec<Fault>, Problem> {
     let fault = |(index, fault)| match fault {
         Value::String(line) => line.parse::<Fault>().map_err(|error| Problem::bad(error.to_string())),
-        other => serde_json::from_value(other).map_err(|error| Problem::bad(format!("fault {index}: {error}"))),
+        other @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) => {
+            serde_json::from_value(other).map_err(|error| Problem::bad(format!("fault {index}: {error}")))
+        }
     };
     faults.into_iter().enumerate().map(fault).collect()
 }

@@ -4,7 +4,8 @@ mod client;
 mod print;
 mod top;
 
-use std::io::Write;
+use std::fmt::Write as _;
+use std::io::Write as _;
 
 use serde_json::{Value, json};
 
@@ -124,7 +125,6 @@ fn pretty(value: &Value) -> String {
 
 /// A text as one segment of a path; slashes of actor paths stay.
 fn escaped(text: &str) -> String {
-    use std::fmt::Write as _;
     let mut out = String::new();
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-_.~/".contains(&byte) {
@@ -179,7 +179,8 @@ fn windowed(mut line: String, window: &Window) -> String {
         line.push_str(lasts);
     }
     if let Some(probability) = window.probability {
-        line.push_str(&format!(" p={probability}"));
+        // Writing into a String cannot fail.
+        let _ = write!(line, " p={probability}");
     }
     line
 }

@@ -1,5 +1,7 @@
 //! Answers of the admin API for people.
 
+use std::fmt::Write as _;
+
 use serde_json::Value;
 
 /// Columns that line up; the first row is the head.
@@ -25,7 +27,7 @@ fn text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Null => "-".to_owned(),
-        other => other.to_string(),
+        Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => value.to_string(),
     }
 }
 
@@ -164,7 +166,8 @@ pub(super) fn requests(answer: &Value) -> String {
     }));
     let mut out = table(&lines);
     if let Some(more) = answer["not_listed"].as_u64().filter(|more| *more > 0) {
-        out.push_str(&format!("\n({more} more)"));
+        // Writing into a String cannot fail.
+        let _ = write!(out, "\n({more} more)");
     }
     out
 }

@@ -311,7 +311,7 @@ pub(super) fn run(client: Client, every_ms: u64, once: bool, json: bool) -> Resu
     let (stopper, stop) = bounded(0);
     let mut view = View::new(client.url());
     let every = Duration::from_millis(every_ms);
-    let sampler = std::thread::Builder::new()
+    let watcher = std::thread::Builder::new()
         .name("gf-top".into())
         .spawn(move || sample(&client, every, &samples, &stop))?;
     let mut terminal = ratatui::try_init()?;
@@ -323,7 +323,7 @@ pub(super) fn run(client: Client, every_ms: u64, once: bool, json: bool) -> Resu
     ratatui::restore();
     drop((stopper, looked));
     // It may be in the middle of a look; the process does not wait for it.
-    drop(sampler);
+    drop(watcher);
     outcome
 }
 

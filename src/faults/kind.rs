@@ -676,15 +676,7 @@ impl Kind {
 
     /// Whether the code that it disturbs asks for it.
     pub fn is_built_in(&self) -> bool {
-        const MISSING: u32 = CapacityFault::BIT
-            | RequestFault::BIT
-            | ResponseFault::BIT
-            | EventFault::BIT
-            | StormFault::BIT
-            | RecoveryFault::BIT
-            | DiscoveryFault::BIT
-            | MetricsFault::BIT
-            | RendezvousFault::BIT;
+        const MISSING: u32 = CapacityFault::BIT | RendezvousFault::BIT;
         self.bit() & MISSING == 0
     }
 
@@ -726,7 +718,7 @@ fn check(param: &str, value: &Value) -> Result<(), String> {
         _ => f64::MAX,
     };
     if !(0.0..=most).contains(&number) {
-        let upper = if most == f64::MAX {
+        let upper = if most > 1e300 {
             String::new()
         } else {
             format!(", at most {most}")

@@ -7,3 +7,4 @@ pub mod intake;
 pub mod nats;
 pub mod rendezvous;
 pub mod request_plane;
+pub mod toxic;

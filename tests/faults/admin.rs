@@ -70,7 +70,7 @@ impl Admin {
             loop {
                 let line = lines.next()?.ok()?;
                 if let Some(event) = line.strip_prefix("event: ") {
-                    name = event.to_owned();
+                    event.clone_into(&mut name);
                 } else if let Some(data) = line.strip_prefix("data: ") {
                     return Some((name.clone(), serde_json::from_str(data).unwrap()));
                 }

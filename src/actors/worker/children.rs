@@ -120,6 +120,7 @@ impl Worker {
             EventPublisher::new(plane, scope, Topic::KvEvents, slot.publisher_id),
             Arc::clone(&self.entry.recovery),
             Arc::clone(&self.entry.gauges[index]),
+            Arc::clone(&self.entry.faults),
             Liveness::new(ctx.address().recipient(), child, slot.publisher_incarnation),
         )
         .start();
@@ -135,6 +136,7 @@ impl Worker {
             publisher,
             limits: self.shared.recovery_limits.clone(),
             counts: Arc::clone(&self.entry.recovery),
+            faults: Arc::clone(self.entry.faults.table()),
         };
         let ready = self.sockets.requests.serve(&name, self.instance, Arc::new(endpoint));
         self.unreachable.push(ready);
@@ -180,7 +182,8 @@ impl Worker {
             ForwardPasses::new(stream, group.data_parallel_size)
         });
         let stream = EventPublisher::new(plane, scope, Topic::KvMetrics, self.reporter.publisher_id);
-        let reporter = MetricsReporter::new(self.instance, stream, forward, liveness).start();
+        let reporter =
+            MetricsReporter::new(self.instance, stream, forward, Arc::clone(&self.entry.faults), liveness).start();
         self.reporter.actor = Some(reporter.clone());
         for rank in self.ranks.iter().filter_map(|slot| slot.actor.as_ref()) {
             rank.do_send(Connect {

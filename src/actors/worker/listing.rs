@@ -1,5 +1,7 @@
 //! A worker's place in discovery: what it lists, when, and under which lease.
 
+use std::sync::Arc;
+
 use actix::prelude::*;
 
 use super::super::fleet::WorkerNews;
@@ -87,6 +89,7 @@ impl Worker {
             self.shared.store_health.clone(),
             self.all_records(),
             ctx.address().recipient(),
+            Arc::clone(&self.entry.faults),
             Liveness::new(ctx.address().recipient(), Child::Lease, self.lease_incarnation),
         );
         self.registrar = Some(registrar.start());

@@ -161,7 +161,8 @@ impl Actor for Worker {
             Arc::clone(&self.entry.streams),
             self.shared.max_open_requests,
             self.shared.answer_limits,
-        );
+        )
+        .disturbed_by(Arc::clone(self.entry.faults.table()));
         if self.plan.group.role == WorkerRole::Prefill {
             generate = generate.of_prefill(serde_json::json!({"prefill_worker": self.plan.id.to_string()}));
         }

@@ -67,6 +67,12 @@ impl Journal {
         self.dumps_built
     }
 
+    /// Leaves out so many ids, as if their events had been lost. Routers that ask for them get the whole tree.
+    pub fn skip(&mut self, ids: u64) {
+        self.last_event_id = self.last_event_id.saturating_add(ids);
+        self.kept.clear();
+    }
+
     /// Blocks announced and not withdrawn.
     pub fn announced_blocks(&self) -> usize {
         self.tree.len()

@@ -126,6 +126,7 @@ pub struct EventPublisher {
 }
 
 /// A plane, with the name under which it files the topic.
+#[derive(Clone)]
 enum Target {
     /// The bare topic: the socket belongs to one worker.
     Zmq(Arc<ZmqPublisher>, Bytes),
@@ -159,6 +160,22 @@ impl EventPublisher {
     /// What it publishes.
     pub fn topic(&self) -> Topic {
         self.topic
+    }
+
+    /// The same topic on the same plane, from a publisher that discovery has never heard of.
+    #[must_use]
+    pub fn under_another_id(&self) -> Self {
+        Self {
+            target: self.target.clone(),
+            topic: self.topic,
+            id: PublisherId::random(),
+            next_sequence: 0,
+        }
+    }
+
+    /// Uses up a number: the message that has it is lost.
+    pub fn skip(&mut self) {
+        self.next_sequence += 1;
     }
 
     /// Whether anyone listens; callers may skip making a payload when not. On NATS nobody can tell, so: yes.

@@ -99,6 +99,17 @@ pub fn write_failure(out: &mut Vec<u8>, codec: Codec, failure: &Failure) {
 
 /// The marker that decides success, and the end of the stream.
 pub fn write_end(out: &mut Vec<u8>, codec: Codec) {
+    write_final(out, codec);
+    write_sentinel(out);
+}
+
+/// The end of the stream.
+pub fn write_sentinel(out: &mut Vec<u8>) {
+    two_part::write(out, b"\"sentinel\"", b"");
+}
+
+/// The marker that decides success.
+pub fn write_final(out: &mut Vec<u8>, codec: Codec) {
     two_part::write_data(out, |out| match codec {
         Codec::Msgpack => {
             put(mp::write_map_len(out, 2));
@@ -109,7 +120,6 @@ pub fn write_end(out: &mut Vec<u8>, codec: Codec) {
         }
         Codec::Json => out.extend_from_slice(b"{\"data\":null,\"complete_final\":true}"),
     });
-    two_part::write(out, b"\"sentinel\"", b"");
 }
 
 /// A complete item from a JSON value, in the stream's codec (rare items only: errors, recovery answers have their own).

@@ -2,15 +2,20 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use super::open::{OpenAnswer, OpenAnswers};
 use super::sink::SocketSink;
 use super::stream::{self, Ended};
-use super::{AnswerLimits, dial};
+use super::{AnswerLimits, dial_by};
+use crate::faults::WorkerFaults;
+use crate::faults::draw::Dice;
+use crate::faults::kind::{GateFault, RequestFault, ResponseFault};
 use crate::transport::intake::{Failure, Intake, Refusal, Submission, TokenSink, next_request_id};
 use crate::transport::request_plane::endpoint::{Call, Endpoint};
 use crate::transport::request_plane::request::PreprocessedRequest;
 use crate::transport::request_plane::tcp::frame::Ack;
+use crate::transport::toxic::Toxics;
 
 /// Streams of one worker, counted.
 #[derive(Debug, Default)]
@@ -33,6 +38,7 @@ pub struct GenerateEndpoint {
     counts: Arc<StreamCounts>,
     max_open: u32,
     limits: AnswerLimits,
+    faults: Option<Arc<WorkerFaults>>,
     disaggregated_params: Option<Arc<serde_json::Value>>,
 }
 
@@ -44,8 +50,21 @@ impl GenerateEndpoint {
             counts,
             max_open,
             limits,
+            faults: None,
             disaggregated_params: None,
         }
+    }
+
+    /// The same, asking for faults.
+    #[must_use]
+    pub fn disturbed_by(mut self, faults: Arc<WorkerFaults>) -> Self {
+        self.faults = Some(faults);
+        self
+    }
+
+    /// What happens to this call or answer.
+    fn ask<F: GateFault>(&self) -> Vec<F> {
+        self.faults.as_ref().map_or_else(Vec::new, |faults| faults.ask())
     }
 
     /// The endpoint of a prefill worker: what its answers carry for the decode legs.
@@ -55,7 +74,10 @@ impl GenerateEndpoint {
         self
     }
 
-    async fn run(self: Arc<Self>, call: Call, open: OpenStream) {
+    async fn run(self: Arc<Self>, call: Call, open: OpenStream, wait: Duration) {
+        if !wait.is_zero() {
+            tokio::time::sleep(wait).await;
+        }
         let answer = self.counts.answers.begin(next_request_id(), &call.control);
         let ended = self.stream(call, &answer).await;
         self.counts.answers.end(answer.id);
@@ -71,7 +93,9 @@ impl GenerateEndpoint {
     async fn stream(&self, Call { control, body }: Call, answer: &OpenAnswer) -> Option<Ended> {
         let decoded = PreprocessedRequest::decode(control.codec, &body);
         drop(body);
-        let socket = match dial(control.address, &self.limits).await {
+        let faults = self.ask::<ResponseFault>();
+        let detour = Toxics::of(&faults).map(|toxics| (toxics, Dice::new(answer.id.0, 0)));
+        let socket = match dial_by(control.address, &self.limits, detour).await {
             Ok(socket) => Arc::new(socket),
             Err(error) => {
                 metrics::counter!("ghostfleet_call_home_failures_total").increment(1);
@@ -88,6 +112,7 @@ impl GenerateEndpoint {
             prompt_tokens,
             self.disaggregated_params.clone(),
             &self.limits,
+            &faults,
         );
         answer.has_socket(&sink);
         let id = answer.id;
@@ -136,9 +161,23 @@ impl Endpoint for GenerateEndpoint {
         if let Err(refusal) = self.intake.knock() {
             return Ack::Overloaded(refusal.to_string());
         }
+        let (mut wait, mut ack) = (Duration::ZERO, Ack::Accepted);
+        for fault in self.ask::<RequestFault>() {
+            match fault {
+                RequestFault::Latency { ms, jitter_ms } => {
+                    let draw = self.counts.accepted.load(Ordering::Relaxed);
+                    let ms = ms + jitter_ms * Dice::new(draw, 1).unit(0);
+                    wait = Duration::try_from_secs_f64(ms / 1e3).unwrap_or(Duration::ZERO);
+                }
+                RequestFault::AckWithheld {} => ack = Ack::Withheld,
+                RequestFault::ResetPeer {} => return Ack::Reset,
+                RequestFault::BlackHole {} => return Ack::Withheld,
+                RequestFault::NoCallHome {} => return ack,
+            }
+        }
         let open = OpenStream::new(&self.counts);
-        tokio::spawn(Arc::clone(&self).run(call, open));
-        Ack::Accepted
+        tokio::spawn(Arc::clone(&self).run(call, open, wait));
+        ack
     }
 }
 

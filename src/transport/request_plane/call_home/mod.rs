@@ -10,6 +10,7 @@
 //!
 //! One connection per request is the protocol; nothing is pooled.
 
+mod content;
 pub mod generate;
 pub mod open;
 pub mod ready;
@@ -22,6 +23,8 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 
+use crate::faults::draw::Dice;
+use crate::transport::toxic::Toxics;
 /// Bounds of one answer.
 #[derive(Debug, Clone, Copy)]
 pub struct AnswerLimits {
@@ -51,8 +54,23 @@ impl Default for AnswerLimits {
 /// # Errors
 /// The socket's, or `TimedOut`.
 pub async fn dial(address: SocketAddr, limits: &AnswerLimits) -> io::Result<TcpStream> {
+    dial_by(address, limits, None).await
+}
+
+/// The same, by a detour if there is one.
+///
+/// # Errors
+/// As [`dial`].
+pub async fn dial_by(
+    address: SocketAddr,
+    limits: &AnswerLimits,
+    detour: Option<(Toxics, Dice)>,
+) -> io::Result<TcpStream> {
     let connected = tokio::time::timeout(limits.connect, TcpStream::connect(address)).await;
     let stream = connected.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
     stream.set_nodelay(true)?;
-    Ok(stream)
+    match detour {
+        None => Ok(stream),
+        Some((toxics, dice)) => toxics.detour(stream, dice).await,
+    }
 }

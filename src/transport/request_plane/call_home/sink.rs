@@ -11,6 +11,8 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use super::AnswerLimits;
+use super::content::{self, Content};
+use crate::faults::kind::ResponseFault;
 use crate::transport::intake::{Failure, TokenSink};
 use crate::transport::request_plane::Codec;
 use crate::transport::request_plane::response::{self, Usage};
@@ -52,6 +54,8 @@ pub struct SocketSink {
     /// Of a prefill worker: what its token carries for the decode leg.
     disaggregated_params: Option<Arc<serde_json::Value>>,
     max_pending_bytes: usize,
+    /// What is wrong with its frames; mostly nothing.
+    content: Option<Box<Content>>,
     out: Mutex<Out>,
     wake: Notify,
 }
@@ -65,10 +69,14 @@ impl SocketSink {
         prompt_tokens: u32,
         disaggregated_params: Option<Arc<serde_json::Value>>,
         limits: &AnswerLimits,
+        faults: &[ResponseFault],
     ) -> Arc<Self> {
+        let content = (!faults.is_empty()).then(|| Box::new(Content::of(faults)));
         let mut buffer = Vec::with_capacity(512);
         response::write_handshake(&mut buffer, subject);
-        response::write_prologue(&mut buffer);
+        if content.as_ref().is_none_or(|content| !content.no_prologue) {
+            response::write_prologue(&mut buffer);
+        }
         let out = Out {
             buffer,
             written: 0,
@@ -84,6 +92,7 @@ impl SocketSink {
             prompt_tokens,
             disaggregated_params,
             max_pending_bytes,
+            content,
             out: Mutex::new(out),
             wake: Notify::new(),
         })
@@ -171,7 +180,14 @@ impl SocketSink {
     }
 
     fn end(&self, out: &mut Out) {
-        response::write_end(&mut out.buffer, self.codec);
+        let finals = self
+            .content
+            .as_ref()
+            .map_or(1, |content| if content.no_final { 0 } else { 1 + content.extra_finals });
+        for _ in 0..finals {
+            response::write_final(&mut out.buffer, self.codec);
+        }
+        response::write_sentinel(&mut out.buffer);
         out.phase = Phase::Ended { flushed: false };
     }
 }
@@ -187,6 +203,11 @@ impl TokenSink for SocketSink {
         let mut out = self.out();
         if out.phase != Phase::Open {
             return;
+        }
+        if let Some(content) = &self.content
+            && content.malformed_after == Some(out.completion_tokens)
+        {
+            content::write_malformed(&mut out.buffer);
         }
         out.completion_tokens += 1;
         let usage = finish.map(|_| self.usage(&out));

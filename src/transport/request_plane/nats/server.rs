@@ -19,6 +19,7 @@ use crate::transport::discovery::EndpointName;
 use crate::transport::nats::NatsLink;
 use crate::transport::request_plane::endpoint::{self, Endpoint};
 use crate::transport::request_plane::plane::Ready;
+use crate::transport::request_plane::tcp::frame::Ack;
 use crate::types::InstanceId;
 
 /// Time for the server to take a subscription before it is asked again.
@@ -246,7 +247,8 @@ impl Task {
         if let Some(why) = ack.refusal() {
             tracing::debug!(subject = %self.subject, %why, "refused a request");
         }
-        if let Some(reply) = request.reply {
+        let silent = matches!(ack, Ack::Withheld | Ack::Reset);
+        if let Some(reply) = request.reply.filter(|_| !silent) {
             let sent = tokio::time::timeout(REPLY_PATIENCE, client.publish(reply, ack.text().into())).await;
             if !matches!(sent, Ok(Ok(()))) {
                 metrics::counter!("ghostfleet_nats_replies_lost_total").increment(1);

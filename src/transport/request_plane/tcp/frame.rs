@@ -111,13 +111,17 @@ pub enum Ack {
     Overloaded(String),
     /// Not here, or not any more. 1.6.1 quarantines the worker for 5 s and migrates, 1.4.2 answers 503.
     Unavailable(String),
+    /// Nothing is said, and nothing more on this connection: acks have no names, only an order. A fault.
+    Withheld,
+    /// Nothing is said, and the connection is reset. A fault.
+    Reset,
 }
 
 impl Ack {
     /// The words that travel: none for an accepted request.
     pub fn text(&self) -> String {
         match self {
-            Self::Accepted => String::new(),
+            Self::Accepted | Self::Withheld | Self::Reset => String::new(),
             Self::Overloaded(why) => format!("Server overloaded: {why}"),
             Self::Unavailable(why) => format!("Server unavailable: {why}"),
         }
@@ -126,7 +130,7 @@ impl Ack {
     /// Why the request is not taken; `None` when it is.
     pub fn refusal(&self) -> Option<&str> {
         match self {
-            Self::Accepted => None,
+            Self::Accepted | Self::Withheld | Self::Reset => None,
             Self::Overloaded(why) | Self::Unavailable(why) => Some(why),
         }
     }

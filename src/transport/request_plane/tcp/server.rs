@@ -197,33 +197,40 @@ impl Connection {
             tracing::debug!(peer = %self.peer, %error, "request connection");
         }
         let ended = tokio::select! {
-            () = reset.cancelled() => {
-                // Linger 0 makes the close below a reset.
-                if let Err(error) = SockRef::from(&stream).set_linger(Some(Duration::ZERO)) {
-                    tracing::debug!(peer = %self.peer, %error, "cannot reset a request connection");
-                }
-                return;
-            }
+            () = reset.cancelled() => None,
             ended = self.serve(&mut stream) => ended,
         };
         match ended {
-            Ended::Eof => tracing::debug!(peer = %self.peer, "request connection closed"),
-            Ended::Io(error) => tracing::debug!(peer = %self.peer, %error, "request connection lost"),
-            Ended::Truncated | Ended::Oversized(_) | Ended::SlowFrame(_) | Ended::SlowAcks(_) => {
+            // Linger 0 makes the close below a reset.
+            None => {
+                if let Err(error) = SockRef::from(&stream).set_linger(Some(Duration::ZERO)) {
+                    tracing::debug!(peer = %self.peer, %error, "cannot reset a request connection");
+                }
+            }
+            Some(Ended::Eof) => tracing::debug!(peer = %self.peer, "request connection closed"),
+            Some(Ended::Io(error)) => tracing::debug!(peer = %self.peer, %error, "request connection lost"),
+            Some(reason @ (Ended::Truncated | Ended::Oversized(_) | Ended::SlowFrame(_) | Ended::SlowAcks(_))) => {
                 metrics::counter!("ghostfleet_request_connections_dropped_total").increment(1);
-                tracing::warn!(peer = %self.peer, reason = %ended, "dropped a request connection");
+                tracing::warn!(peer = %self.peer, %reason, "dropped a request connection");
             }
         }
     }
 
-    async fn serve(&self, stream: &mut TcpStream) -> Ended {
+    /// `None`: a fault wants the connection reset.
+    async fn serve(&self, stream: &mut TcpStream) -> Option<Ended> {
         // Starts small: a frontend keeps up to a hundred connections open, most of them idle.
         let mut buffer = BytesMut::with_capacity(4096);
         let mut acks = Vec::new();
+        let mut muted = false;
         loop {
             let oversized = loop {
                 match frame::decode(&mut buffer, self.limits.max_frame_bytes) {
-                    Ok(Some(frame)) => self.dispatch(&frame).write(&mut acks),
+                    Ok(Some(frame)) => match self.dispatch(&frame) {
+                        Ack::Withheld => muted = true,
+                        Ack::Reset => return None,
+                        Ack::Accepted | Ack::Overloaded(_) | Ack::Unavailable(_) if muted => {}
+                        ack @ (Ack::Accepted | Ack::Overloaded(_) | Ack::Unavailable(_)) => ack.write(&mut acks),
+                    },
                     Ok(None) => break None,
                     Err(oversized) => {
                         Ack::Unavailable(oversized.to_string()).write(&mut acks);
@@ -234,12 +241,12 @@ impl Connection {
             if !acks.is_empty() {
                 match tokio::time::timeout(self.limits.peer_patience, stream.write_all(&acks)).await {
                     Ok(Ok(())) => acks.clear(),
-                    Ok(Err(error)) => return error.into(),
-                    Err(_) => return Ended::SlowAcks(self.limits.peer_patience),
+                    Ok(Err(error)) => return Some(error.into()),
+                    Err(_) => return Some(Ended::SlowAcks(self.limits.peer_patience)),
                 }
             }
             if let Some(oversized) = oversized {
-                return oversized.into();
+                return Some(oversized.into());
             }
             let read = if buffer.is_empty() {
                 // Between frames a connection may idle for ever; a large buffer is not kept for that.
@@ -250,14 +257,14 @@ impl Connection {
             } else {
                 match tokio::time::timeout(self.limits.peer_patience, self.read_more(stream, &mut buffer)).await {
                     Ok(read) => read,
-                    Err(_) => return Ended::SlowFrame(self.limits.peer_patience),
+                    Err(_) => return Some(Ended::SlowFrame(self.limits.peer_patience)),
                 }
             };
             match read {
-                Ok(0) if buffer.is_empty() => return Ended::Eof,
-                Ok(0) => return Ended::Truncated,
+                Ok(0) if buffer.is_empty() => return Some(Ended::Eof),
+                Ok(0) => return Some(Ended::Truncated),
                 Ok(_) => {}
-                Err(error) => return error.into(),
+                Err(error) => return Some(error.into()),
             }
         }
     }

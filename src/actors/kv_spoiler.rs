@@ -1,0 +1,311 @@
+//! What faults do to KV event messages on their way from the journal to the wire.
+//!
+//! The journal stays true, but for gaps and silence, so that recovery answers are the truth that a router can fall back on.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::Value;
+
+use crate::faults::draw::Dice;
+use crate::faults::kind::EventFault;
+
+/// Messages that a fault may hold back; further ones are lost.
+const MAX_HELD: usize = 4096;
+
+/// Turns identities into others.
+const WRONG: u64 = 0x5bd1_e995_9d1d_0e35;
+
+/// What becomes of a message.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Sent {
+    /// On the wire, now.
+    Now(Bytes),
+    /// On the wire, later.
+    Later(Bytes, Duration),
+    /// On the wire, under another publisher's id.
+    Stale(Bytes),
+    /// Lost on the way: its number is used.
+    Lost,
+}
+
+/// One publisher's messages under faults.
+#[derive(Debug, Default)]
+pub(super) struct Spoiler {
+    /// Until the fault ends.
+    held: Vec<Bytes>,
+    /// Until the window is full.
+    window: Vec<Bytes>,
+    /// From true ids to those on the wire.
+    offset: Option<u64>,
+    messages: u64,
+}
+
+impl Spoiler {
+    /// Whether nothing is held back.
+    pub(super) fn is_empty(&self) -> bool {
+        self.held.is_empty() && self.window.is_empty()
+    }
+
+    /// Messages that are held back.
+    pub(super) fn held(&self) -> usize {
+        self.held.len() + self.window.len()
+    }
+
+    /// Passes a message through the faults; what goes out, in order.
+    pub(super) fn pass(&mut self, payload: Bytes, faults: &[EventFault], dice: Dice) -> Vec<Sent> {
+        self.messages += 1;
+        let dice = Dice::new(dice.bits(self.messages), 0);
+        let payload = self.spoil(payload, faults, dice);
+        let has = |wanted: fn(&EventFault) -> bool| faults.iter().any(wanted);
+        if has(|fault| matches!(fault, EventFault::Drop {})) {
+            return vec![Sent::Lost];
+        }
+        if has(|fault| matches!(fault, EventFault::Hold {})) {
+            if self.held.len() >= MAX_HELD {
+                return vec![Sent::Lost];
+            }
+            self.held.push(payload);
+            return Vec::new();
+        }
+        let mut ready = vec![payload];
+        for fault in faults {
+            if let EventFault::Reorder { window } = fault {
+                self.window.append(&mut ready);
+                if self.window.len() >= *window as usize {
+                    ready = std::mem::take(&mut self.window);
+                    dice.shuffle(&mut ready);
+                }
+            }
+        }
+        let mut sent = Vec::new();
+        for payload in ready {
+            let mut copies = 1;
+            let (mut wait, mut stale) = (None, false);
+            for fault in faults {
+                match fault {
+                    EventFault::Duplicate { copies: extra } => copies += extra,
+                    EventFault::Delay { ms, jitter_ms } => {
+                        let ms = ms + jitter_ms * dice.unit(1);
+                        wait = Duration::try_from_secs_f64(ms / 1e3).ok();
+                    }
+                    EventFault::StaleEpoch {} => stale = true,
+                    EventFault::Drop {}
+                    | EventFault::Reorder { .. }
+                    | EventFault::Hold {}
+                    | EventFault::Corrupt {}
+                    | EventFault::WrongHash {}
+                    | EventFault::WrongParent {}
+                    | EventFault::WrongRank { .. }
+                    | EventFault::WrongBlockSize { .. }
+                    | EventFault::Renumber { .. }
+                    | EventFault::Gap { .. }
+                    | EventFault::Silent {} => {}
+                }
+            }
+            for _ in 0..copies {
+                sent.push(match (stale, wait) {
+                    (true, _) => Sent::Stale(payload.clone()),
+                    (false, Some(wait)) => Sent::Later(payload.clone(), wait),
+                    (false, None) => Sent::Now(payload.clone()),
+                });
+            }
+        }
+        sent
+    }
+
+    /// What was held back goes out when its fault has ended.
+    pub(super) fn release(&mut self, in_force: &[EventFault]) -> Vec<Bytes> {
+        let has = |wanted: fn(&EventFault) -> bool| in_force.iter().any(wanted);
+        let mut out = Vec::new();
+        if !has(|fault| matches!(fault, EventFault::Hold {})) {
+            out.append(&mut self.held);
+        }
+        if !has(|fault| matches!(fault, EventFault::Reorder { .. })) {
+            out.append(&mut self.window);
+        }
+        if !has(|fault| matches!(fault, EventFault::Renumber { .. })) {
+            self.offset = None;
+        }
+        out
+    }
+
+    /// Changes what a message says.
+    fn spoil(&mut self, payload: Bytes, faults: &[EventFault], dice: Dice) -> Bytes {
+        let changes = faults.iter().any(|fault| {
+            matches!(
+                fault,
+                EventFault::WrongHash {}
+                    | EventFault::WrongParent {}
+                    | EventFault::WrongRank { .. }
+                    | EventFault::WrongBlockSize { .. }
+                    | EventFault::Renumber { .. }
+            )
+        });
+        let mut payload = payload;
+        if changes && let Ok(Value::Array(mut events)) = rmp_serde::from_slice::<Value>(&payload) {
+            for event in &mut events {
+                self.respell(event, faults, dice);
+            }
+            if let Ok(bytes) = rmp_serde::to_vec_named(&events) {
+                payload = bytes.into();
+            }
+        }
+        if faults.iter().any(|fault| matches!(fault, EventFault::Corrupt {})) {
+            let mut bytes = payload.to_vec();
+            for n in 0..8 {
+                let at = usize::try_from(dice.bits(n)).unwrap_or(0) % bytes.len().max(1);
+                if let Some(byte) = bytes.get_mut(at) {
+                    *byte ^= 0xa5;
+                }
+            }
+            payload = bytes.into();
+        }
+        payload
+    }
+
+    fn respell(&mut self, event: &mut Value, faults: &[EventFault], dice: Dice) {
+        for fault in faults {
+            let event = &mut event["event"];
+            match fault {
+                EventFault::WrongRank { rank } => event["dp_rank"] = (*rank).into(),
+                EventFault::Renumber { first } => {
+                    let id = event["event_id"].as_u64().unwrap_or(0);
+                    let offset = *self.offset.get_or_insert(first.wrapping_sub(id));
+                    event["event_id"] = id.wrapping_add(offset).into();
+                }
+                EventFault::WrongParent {} => {
+                    if let Some(stored) = event["data"].get_mut("stored") {
+                        stored["parent_hash"] = dice.bits(2).into();
+                    }
+                }
+                EventFault::WrongHash {} => each_block(&mut event["data"], |hash| vec![hash ^ WRONG]),
+                EventFault::WrongBlockSize { factor } => {
+                    let parts = u64::from((*factor).max(1));
+                    each_block(&mut event["data"], |hash| {
+                        (0..parts).map(|part| Dice::new(hash, part).bits(0)).collect()
+                    });
+                }
+                EventFault::Drop {}
+                | EventFault::Duplicate { .. }
+                | EventFault::Reorder { .. }
+                | EventFault::Delay { .. }
+                | EventFault::Hold {}
+                | EventFault::Corrupt {}
+                | EventFault::Gap { .. }
+                | EventFault::StaleEpoch {}
+                | EventFault::Silent {} => {}
+            }
+        }
+    }
+}
+
+/// Puts other hashes in the place of each block's, the same for what is stored and what is removed.
+fn each_block(data: &mut Value, others: impl Fn(u64) -> Vec<u64>) {
+    if let Some(blocks) = data["stored"]["blocks"].as_array_mut() {
+        let spoiled = blocks.iter().flat_map(|block| {
+            let hashes = others(block["block_hash"].as_u64().unwrap_or(0)).into_iter();
+            let local = others(block["tokens_hash"].as_u64().unwrap_or(0)).into_iter();
+            hashes.zip(local).map(|(hash, local)| {
+                let mut block = block.clone();
+                block["block_hash"] = hash.into();
+                block["tokens_hash"] = local.into();
+                block
+            })
+        });
+        *blocks = spoiled.collect();
+    }
+    if let Some(hashes) = data["removed"]["block_hashes"].as_array_mut() {
+        let spoiled = hashes.iter().flat_map(|hash| others(hash.as_u64().unwrap_or(0)));
+        *hashes = spoiled.map(Value::from).collect();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::event_plane::journal::Journal;
+    use crate::types::{DpRank, InstanceId, KvEvent, LocalHash, SequenceHash, StoredBlock};
+
+    fn messages(many: u64) -> Vec<Bytes> {
+        let mut journal = Journal::new(InstanceId(7), DpRank(0));
+        let event = |n: u64| KvEvent::Stored {
+            parent: (n > 0).then(|| SequenceHash(n)),
+            blocks: vec![StoredBlock {
+                block_hash: SequenceHash(n + 1),
+                tokens_hash: LocalHash(u64::MAX - n),
+            }],
+        };
+        (0..many).flat_map(|n| journal.record(vec![event(n)])).collect()
+    }
+
+    fn read(payload: &Bytes) -> Value {
+        rmp_serde::from_slice::<Value>(payload).unwrap()[0].clone()
+    }
+
+    /// What goes out of three messages, and what comes when the faults end.
+    fn pass(faults: &[EventFault]) -> (Vec<Sent>, Vec<Bytes>) {
+        let mut spoiler = Spoiler::default();
+        let sent = messages(3)
+            .into_iter()
+            .flat_map(|m| spoiler.pass(m, faults, Dice::new(1, 1)));
+        let sent = sent.collect();
+        (sent, spoiler.release(&[]))
+    }
+
+    fn now(faults: &[EventFault]) -> Vec<Value> {
+        let (sent, _) = pass(faults);
+        let now = sent.iter().map(|sent| match sent {
+            Sent::Now(payload) => read(payload),
+            other => panic!("{other:?}"),
+        });
+        now.collect()
+    }
+
+    #[test]
+    fn messages_are_lost_repeated_held_and_shuffled() {
+        let all = messages(3);
+        assert_eq!(pass(&[EventFault::Drop {}]).0, vec![Sent::Lost; 3]);
+        let (sent, _) = pass(&[EventFault::Duplicate { copies: 1 }]);
+        assert_eq!(sent.len(), 6);
+        assert_eq!(sent[0], sent[1]);
+        assert_eq!(pass(&[EventFault::Hold {}]), (Vec::new(), all.clone()));
+        let (sent, rest) = pass(&[EventFault::Reorder { window: 2 }]);
+        assert_eq!((sent.len(), rest), (2, vec![all[2].clone()]));
+        let delay = EventFault::Delay {
+            ms: 5.0,
+            jitter_ms: 0.0,
+        };
+        let late = |m: &Bytes| Sent::Later(m.clone(), Duration::from_millis(5));
+        assert_eq!(pass(&[delay]).0, all.iter().map(late).collect::<Vec<_>>());
+        assert_eq!(pass(&[EventFault::StaleEpoch {}]).0[0], Sent::Stale(all[0].clone()));
+        let (sent, _) = pass(&[EventFault::Corrupt {}]);
+        assert_ne!(sent[0], Sent::Now(all[0].clone()));
+    }
+
+    #[test]
+    fn what_messages_say_is_changed_and_nothing_else() {
+        let truth: Vec<Value> = messages(3).iter().map(read).collect();
+        assert_eq!(now(&[]), truth);
+        let wrong = now(&[EventFault::WrongRank { rank: 5 }]);
+        assert_eq!(wrong[0]["event"]["dp_rank"], 5);
+        assert_eq!(wrong[0]["event"]["data"], truth[0]["event"]["data"]);
+        let wrong = now(&[EventFault::Renumber { first: 0 }]);
+        let ids: Vec<_> = wrong
+            .iter()
+            .map(|event| event["event"]["event_id"].as_u64().unwrap())
+            .collect();
+        assert_eq!(ids, [0, 1, 2]);
+        let wrong = now(&[EventFault::WrongParent {}]);
+        assert_ne!(wrong[1]["event"]["data"]["stored"]["parent_hash"], 1);
+        let wrong = now(&[EventFault::WrongHash {}]);
+        let block = &wrong[0]["event"]["data"]["stored"]["blocks"][0];
+        assert_eq!(block["block_hash"].as_u64(), Some(1 ^ WRONG));
+        assert_eq!(block["tokens_hash"].as_u64(), Some(u64::MAX ^ WRONG));
+        let wrong = now(&[EventFault::WrongBlockSize { factor: 4 }]);
+        assert_eq!(
+            wrong[0]["event"]["data"]["stored"]["blocks"].as_array().unwrap().len(),
+            4
+        );
+    }
+}

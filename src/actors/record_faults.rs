@@ -1,0 +1,115 @@
+//! Records that do not tell the truth.
+
+use bytes::Bytes;
+use serde_json::Value;
+
+use crate::faults::kind::DiscoveryFault;
+use crate::transport::discovery::Record;
+use crate::transport::discovery::record::{EVENT_SOURCES, INSTANCES, MODELS};
+
+/// What faults do to a worker's place in discovery.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Disturbed {
+    pub(super) lease_lost: bool,
+    pub(super) key_kept: bool,
+    pub(super) wrong_address: bool,
+    pub(super) duplicate_source: bool,
+    /// Time between two changes of the card, ms.
+    pub(super) card_churn_ms: Option<f64>,
+    /// Time between two registrations, ms.
+    pub(super) storm_ms: Option<f64>,
+}
+
+impl Disturbed {
+    pub(super) fn of(faults: impl IntoIterator<Item = DiscoveryFault>) -> Self {
+        let mut disturbed = Self::default();
+        for fault in faults {
+            match fault {
+                DiscoveryFault::LeaseLost {} => disturbed.lease_lost = true,
+                DiscoveryFault::KeyKept {} => disturbed.key_kept = true,
+                DiscoveryFault::WrongAddress {} => disturbed.wrong_address = true,
+                DiscoveryFault::DuplicateSource {} => disturbed.duplicate_source = true,
+                DiscoveryFault::CardChurn { period_ms } => disturbed.card_churn_ms = Some(period_ms),
+                DiscoveryFault::RegistrationStorm { period_ms } => disturbed.storm_ms = Some(period_ms),
+            }
+        }
+        disturbed
+    }
+
+    /// The records as they are told.
+    pub(super) fn told(&self, records: &[Record]) -> Vec<Record> {
+        let mut told: Vec<Record> = records
+            .iter()
+            .map(|record| {
+                if self.wrong_address && record.key.starts_with(INSTANCES) {
+                    elsewhere(record)
+                } else {
+                    record.clone()
+                }
+            })
+            .collect();
+        if self.duplicate_source {
+            told.extend(records.iter().filter_map(second_source));
+        }
+        told
+    }
+
+    /// Keys that are told for these faults alone.
+    pub(super) fn extra_keys(&self, records: &[Record]) -> Vec<String> {
+        if !self.duplicate_source {
+            return Vec::new();
+        }
+        records
+            .iter()
+            .filter_map(second_source)
+            .map(|record| record.key)
+            .collect()
+    }
+}
+
+/// Keys of model cards.
+pub(super) fn card_keys(records: &[Record]) -> Vec<String> {
+    let cards = records.iter().filter(|record| record.key.starts_with(MODELS));
+    cards.map(|record| record.key.clone()).collect()
+}
+
+/// The record with an address at which nobody listens.
+fn elsewhere(record: &Record) -> Record {
+    let Ok(mut value) = serde_json::from_slice::<Value>(&record.value) else {
+        return record.clone();
+    };
+    if let Some(Value::String(address)) = value["transport"].get_mut("tcp") {
+        // Port 1 is nobody's.
+        if let Some((host, path)) = address.split_once('/') {
+            let host = host.rsplit_once(':').map_or(host, |(host, _)| host);
+            *address = format!("{host}:1/{path}");
+        }
+    }
+    for key in ["nats", "nats_tcp"] {
+        if let Some(Value::String(subject)) = value["transport"].get_mut(key) {
+            subject.push_str("-nowhere");
+        }
+    }
+    Record {
+        key: record.key.clone(),
+        value: Bytes::from(value.to_string()),
+    }
+}
+
+/// The source record of another publisher for the same rank.
+fn second_source(record: &Record) -> Option<Record> {
+    if !record.key.starts_with(EVENT_SOURCES) {
+        return None;
+    }
+    let mut value: Value = serde_json::from_slice(&record.value).ok()?;
+    let publisher = value["publisher_id"].as_u64()?;
+    let other = publisher ^ 1;
+    value["publisher_id"] = other.into();
+    value["metadata"]["publisher_id"] = other.into();
+    let (head, tail) = record.key.rsplit_once('/')?;
+    let renamed = tail.replace(&format!("{publisher:x}"), &format!("{other:x}"));
+    (renamed != tail).then(|| Record {
+        key: format!("{head}/{renamed}"),
+        value: Bytes::from(value.to_string()),
+    })
+}

@@ -1,0 +1,165 @@
+//! Connections that behave badly: a detour through this process that delays, slows, slices, cuts and resets what a worker
+//! writes. A healthy connection has no detour and pays nothing.
+//!
+//! The words are Toxiproxy's. What the peer writes passes unharmed; a reset on either side is passed on as a reset.
+
+use std::io;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use socket2::SockRef;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::faults::draw::Dice;
+use crate::faults::kind::ResponseFault;
+
+/// What happens to the bytes of one connection.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Toxics {
+    latency_ms: f64,
+    jitter_ms: f64,
+    bytes_per_s: Option<f64>,
+    reset_after: Option<Duration>,
+    slow_close: Duration,
+    limit: Option<u64>,
+    slice: Option<(usize, Duration)>,
+}
+
+/// Bytes that are read at a time.
+const CHUNK: usize = 16 * 1024;
+
+/// A narrow connection writes this many times a second.
+const STEPS_PER_SECOND: f64 = 50.0;
+
+fn millis(ms: f64) -> Duration {
+    Duration::try_from_secs_f64(ms / 1e3).unwrap_or(Duration::ZERO)
+}
+
+impl Toxics {
+    /// What these faults do to the bytes of a connection; `None`: nothing.
+    pub fn of(faults: &[ResponseFault]) -> Option<Self> {
+        let mut toxics = Self::default();
+        for fault in faults {
+            match fault {
+                ResponseFault::Latency { ms, jitter_ms } => (toxics.latency_ms, toxics.jitter_ms) = (*ms, *jitter_ms),
+                ResponseFault::Bandwidth { bytes_per_s } => toxics.bytes_per_s = Some(*bytes_per_s),
+                ResponseFault::ResetPeer { after_ms } => toxics.reset_after = Some(millis(*after_ms)),
+                ResponseFault::SlowClose { ms } => toxics.slow_close = millis(*ms),
+                ResponseFault::LimitData { bytes } => toxics.limit = Some(*bytes),
+                ResponseFault::Slicer { bytes, delay_ms } => {
+                    toxics.slice = Some((usize::try_from(*bytes).unwrap_or(usize::MAX), millis(*delay_ms)));
+                }
+                ResponseFault::NoPrologue {}
+                | ResponseFault::DuplicateFinal {}
+                | ResponseFault::MissingFinal {}
+                | ResponseFault::MalformedFrame { .. } => {}
+            }
+        }
+        (toxics != Self::default()).then_some(toxics)
+    }
+
+    /// Puts the detour in: the worker uses the connection that is returned in place of `far`. `dice` are for the jitter.
+    ///
+    /// # Errors
+    /// The detour's own sockets.
+    pub async fn detour(self, far: TcpStream, dice: Dice) -> io::Result<TcpStream> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let (ours, accepted) = tokio::join!(TcpStream::connect(listener.local_addr()?), listener.accept());
+        let (ours, (near, from)) = (ours?, accepted?);
+        if from != ours.local_addr()? {
+            return Err(io::Error::other("somebody else took the detour"));
+        }
+        ours.set_nodelay(true)?;
+        near.set_nodelay(true)?;
+        tokio::spawn(self.run(near, far, dice));
+        Ok(ours)
+    }
+
+    async fn run(self, mut near: TcpStream, mut far: TcpStream, dice: Dice) {
+        let reset_after = self.reset_after;
+        let ended = {
+            let (mut near_in, mut near_out) = near.split();
+            let (mut far_in, mut far_out) = far.split();
+            let down = self.pass(&mut near_in, &mut far_out, dice);
+            let up = async {
+                tokio::io::copy(&mut far_in, &mut near_out).await?;
+                near_out.shutdown().await
+            };
+            let timer = async {
+                match reset_after {
+                    // A timer has its grain, and an answer may be through before it.
+                    Some(Duration::ZERO) => {}
+                    Some(after) => tokio::time::sleep(after).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = timer => Err(io::ErrorKind::ConnectionReset.into()),
+                ended = async { tokio::try_join!(down, up).map(drop) } => ended,
+            }
+        };
+        if ended.is_err() {
+            for side in [&near, &far] {
+                // The close below is a reset.
+                if let Err(error) = SockRef::from(side).set_linger(Some(Duration::ZERO)) {
+                    tracing::debug!(%error, "cannot reset a detour");
+                }
+            }
+        }
+    }
+
+    /// Worker to peer.
+    async fn pass(
+        &self,
+        from: &mut (impl AsyncReadExt + Unpin),
+        to: &mut (impl AsyncWriteExt + Unpin),
+        dice: Dice,
+    ) -> io::Result<()> {
+        let mut buffer = vec![0; CHUNK];
+        let mut left = self.limit.unwrap_or(u64::MAX);
+        let mut chunks = 0;
+        loop {
+            let read = from.read(&mut buffer).await?;
+            if read == 0 {
+                tokio::time::sleep(self.slow_close).await;
+                return to.shutdown().await;
+            }
+            chunks += 1;
+            let wait = self.latency_ms + self.jitter_ms * dice.unit(chunks);
+            if wait > 0.0 {
+                tokio::time::sleep(millis(wait)).await;
+            }
+            let allowed = usize::try_from(left).unwrap_or(usize::MAX).min(read);
+            left -= allowed as u64;
+            self.write(to, &buffer[..allowed]).await?;
+            if left == 0 {
+                return to.shutdown().await;
+            }
+        }
+    }
+
+    #[allow(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss
+    )]
+    async fn write(&self, to: &mut (impl AsyncWriteExt + Unpin), bytes: &[u8]) -> io::Result<()> {
+        let (mut size, pause) = self.slice.unwrap_or((CHUNK, Duration::ZERO));
+        if let Some(rate) = self.bytes_per_s {
+            size = size.min((rate / STEPS_PER_SECOND) as usize);
+        }
+        for piece in bytes.chunks(size.max(1)) {
+            to.write_all(piece).await?;
+            let narrow = self
+                .bytes_per_s
+                .map_or(Duration::ZERO, |rate| millis(piece.len() as f64 * 1e3 / rate));
+            let wait = pause.saturating_add(narrow);
+            if !wait.is_zero() {
+                tokio::time::sleep(wait).await;
+            }
+        }
+        Ok(())
+    }
+}
