@@ -1,6 +1,8 @@
 //! The command line: clap structs and nothing else.
 
 pub mod ctl;
+pub mod help;
+pub mod peer_flags;
 mod predict;
 mod replay;
 mod trace;

@@ -3,12 +3,16 @@
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
-use clap::Parser;
-use ghostfleet::cli::{Cli, Command, LogFormat, ProfileCommand, ReplayMode};
+use clap::FromArgMatches;
+use clap::error::ErrorKind;
+use ghostfleet::cli::{Cli, Command, LogFormat, ProfileCommand, ReplayMode, help, peer_flags};
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match parse() {
+        Ok(cli) => cli,
+        Err(error) => error.exit(),
+    };
     init_logs(cli.log_format);
     let result = match &cli.command {
         Command::Serve(args) => ghostfleet::serve::run(args).map_err(|error| (error.exit_code(), error.to_string())),
@@ -38,6 +42,21 @@ fn main() -> ExitCode {
             ExitCode::from(code)
         }
     }
+}
+
+fn parse() -> Result<Cli, clap::Error> {
+    let arguments: Vec<_> = std::env::args_os().collect();
+    let mut command = help::command();
+    if let Some(mixed) = peer_flags::mixed_spellings(&arguments) {
+        return Err(command.error(ErrorKind::ArgumentConflict, mixed));
+    }
+    let matches = command
+        .try_get_matches_from_mut(arguments)
+        .map_err(|error| match peer_flags::explain(&error) {
+            Some(why) => command.error(ErrorKind::UnknownArgument, why),
+            None => error,
+        })?;
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }
 
 /// Logs go to stderr; `RUST_LOG` (or the peer's `DYN_LOG`) filters them.

@@ -140,11 +140,23 @@ fn tell(config: &Config, settings: &Settings, cluster: &Cluster, signals: &Signa
                 "ready: {} workers registered; Ctrl-C drains, twice stops at once",
                 config.num_workers()
             ))?;
+            if config.http_port == Some(0) {
+                say(&http_ports(cluster))?;
+            }
             signals.wait();
         }
         Outcome::Signalled => {}
     }
     Ok(())
+}
+
+/// The ports that workers took when any free one would do.
+fn http_ports(cluster: &Cluster) -> String {
+    let workers = cluster.snapshot().workers;
+    let taken = workers
+        .iter()
+        .filter_map(|worker| Some(format!("{} http://{}", worker.path, worker.http?)));
+    format!("http ports: {}", taken.collect::<Vec<_>>().join(", "))
 }
 
 fn say(text: &str) -> Result<(), ServeError> {
@@ -228,7 +240,12 @@ fn start_screen(config: &Config, settings: &Settings, cluster: &Cluster) -> Stri
     for planes in distinct(config.groups.iter().map(|group| describe_planes(config, group, facts))) {
         line("planes", planes);
     }
-    if let Some(first) = config.http_port {
+    if config.http_port == Some(0) {
+        line(
+            "http",
+            format!("{}, a free port per worker, told when ready", config.http_host),
+        );
+    } else if let Some(first) = config.http_port {
         let last = u32::from(first) + config.num_workers() - 1;
         line(
             "http",

@@ -104,6 +104,8 @@ pub struct StopRule {
     pub max_tokens: Option<u32>,
     /// Before this many tokens neither eos nor a stop id is generated.
     pub min_tokens: u32,
+    /// Most tokens of a span of reasoning, markers included; `None`: no limit of its own.
+    pub max_thinking_tokens: Option<u32>,
     /// Never end by eos.
     pub ignore_eos: bool,
     /// End-of-sequence ids of the model.

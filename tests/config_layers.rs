@@ -358,7 +358,7 @@ fn what_this_build_does_not_have_is_refused_and_not_ignored() {
     for flags in [
         ["--gpu-memory-utilization", "0.8"],
         ["--aic-system", "h200_sxm"],
-        ["--response-replay-trace-path", "answers.jsonl"],
+        ["--response-plane", "quic"],
     ] {
         assert_refused(&scene.run(&flags), &[&flags.join(" "), "this build does not have"]);
     }

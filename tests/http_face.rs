@@ -11,7 +11,7 @@ use ghostfleet::model::tokenizer::ModelTokenizer;
 use ghostfleet::model::{HubOptions, Model};
 use ghostfleet::transport::http::{Face, FaceConfig, FaceLimits, FaceModel};
 use ghostfleet::transport::intake::{Failure, Intake, Refusal, Submission};
-use ghostfleet::types::{FinishReason, RequestId, Token};
+use ghostfleet::types::{DpRank, FinishReason, RequestId, Token, Tokens};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -38,6 +38,14 @@ impl Intake for Played {
         Ok(())
     }
 
+    fn choose_rank(&self, asked: Option<DpRank>) -> Result<DpRank, Refusal> {
+        Ok(asked.unwrap_or(DpRank(5)))
+    }
+
+    fn recorded(&self, name: &str) -> Option<Tokens> {
+        (name == "monday").then(|| [300, 301].into())
+    }
+
     fn cancel(&self, id: RequestId) {
         self.cancelled.send(id).ok();
     }
@@ -55,8 +63,12 @@ fn tiny() -> &'static (Arc<FaceModel>, ModelTokenizer) {
     TINY.get_or_init(|| {
         let model = Model::resolve("config/tiny-model", &HubOptions::default()).unwrap();
         let names = vec!["tiny".to_owned(), "other-name".to_owned()];
+        let adapters = vec![
+            ("poet".into(), Some("/adapters/poet".to_owned())),
+            ("clerk".into(), None),
+        ];
         (
-            FaceModel::load(&model, names, Some(512)).unwrap(),
+            FaceModel::load(&model, names, adapters, Some(512)).unwrap(),
             ModelTokenizer::load(&model).unwrap(),
         )
     })
@@ -527,6 +539,142 @@ async fn echo_puts_the_prompt_in_front() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_to_one_prompt_run_on_one_rank() {
+    let mut worker = Worker::start();
+    let body = json!({ "prompt": ["the fox", "a dog"], "n": 2 });
+    let _client = worker.ask("/v1/completions", &body).await;
+    for _ in 0..4 {
+        assert_eq!(worker.submitted().await.dp_rank, Some(DpRank(5)));
+    }
+    let _client = worker.ask("/v1/completions", &json!({ "prompt": "the fox" })).await;
+    assert_eq!(
+        worker.submitted().await.dp_rank,
+        None,
+        "a lone answer goes where the worker likes"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn log_probabilities_of_a_completion_go_with_its_tokens() {
+    let mut worker = Worker::start();
+    let body = json!({ "prompt": "the quick", "logprobs": 3, "prompt_logprobs": 1, "return_token_ids": true });
+    let client = worker.ask("/v1/completions", &body).await;
+    let submission = worker.submitted().await;
+    tell(&submission, " once upon a time", FinishReason::Length);
+    let choice = client.reply().await.json()["choices"][0].clone();
+    let logprobs = &choice["logprobs"];
+    let texts: Vec<&str> = logprobs["tokens"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|t| t.as_str().unwrap())
+        .collect();
+    assert_eq!(texts.concat(), choice["text"].as_str().unwrap());
+    let told = ids(" once upon a time");
+    for (at, id) in told.iter().enumerate() {
+        let sampled = logprobs["token_logprobs"][at].as_f64().unwrap();
+        assert!((sampled + 0.1 * f64::from(id % 10 + 1)).abs() < 1e-9);
+        let top = logprobs["top_logprobs"][at].as_object().unwrap();
+        assert_eq!(top[texts[at]], sampled);
+        assert!(top.values().all(|other| other.as_f64().unwrap() <= sampled) && top.len() <= 3);
+        let before: usize = texts[..at].iter().map(|text| text.chars().count()).sum();
+        assert_eq!(logprobs["text_offset"][at], before);
+    }
+    let of_prompt = choice["prompt_logprobs"].as_array().unwrap();
+    let prompt = ids("the quick");
+    assert_eq!((of_prompt.len(), &of_prompt[0]), (prompt.len(), &Value::Null));
+    assert_eq!(of_prompt[1][prompt[1].to_string()]["rank"], 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn log_probabilities_of_a_chat_come_in_each_chunk() {
+    let mut worker = Worker::start();
+    let body = json!({ "messages": [{ "role": "user", "content": "x" }], "logprobs": true, "top_logprobs": 2, "stream": true });
+    let client = worker.ask("/v1/chat/completions", &body).await;
+    let submission = worker.submitted().await;
+    tell(&submission, " once upon", FinishReason::Length);
+    let events = client.reply().await.events();
+    let content = |event: &Value| event["choices"][0]["logprobs"]["content"].as_array().cloned();
+    let told: Vec<Value> = events.iter().filter_map(content).flatten().collect();
+    let texts: String = told.iter().map(|token| token["token"].as_str().unwrap()).collect();
+    assert_eq!(texts, " once upon");
+    for token in &told {
+        assert_eq!(token["bytes"], json!(token["token"].as_str().unwrap().as_bytes()));
+        assert_eq!(token["top_logprobs"].as_array().unwrap().len(), 2);
+        assert_eq!(token["top_logprobs"][0]["token"], token["token"]);
+    }
+    // Without `top_logprobs` the token stands alone.
+    let body = json!({ "messages": [{ "role": "user", "content": "x" }], "logprobs": true, "return_tokens_as_token_ids": true });
+    let client = worker.ask("/v1/chat/completions", &body).await;
+    tell(&worker.submitted().await, " once", FinishReason::Length);
+    let token = client.reply().await.json()["choices"][0]["logprobs"]["content"][0].clone();
+    assert_eq!(token["top_logprobs"], json!([]));
+    assert_eq!(token["token"], format!("token_id:{}", ids(" once")[0]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_adapter_is_a_model_of_its_own() {
+    let mut worker = Worker::start();
+    let list = worker.get("/v1/models").await.json();
+    let entry = |name: &str| {
+        let all = list["data"].as_array().unwrap();
+        all.iter().find(|entry| entry["id"] == name).unwrap().clone()
+    };
+    assert_eq!(
+        (&entry("poet")["parent"], &entry("poet")["root"]),
+        (&json!("tiny"), &json!("/adapters/poet"))
+    );
+    assert_eq!(
+        (&entry("clerk")["root"], &entry("tiny")["parent"]),
+        (&json!("clerk"), &Value::Null)
+    );
+    let client = worker
+        .ask("/v1/completions", &json!({ "model": "poet", "prompt": "x" }))
+        .await;
+    let submission = worker.submitted().await;
+    assert_eq!(submission.request.salt.lora_name.as_deref(), Some("poet"));
+    tell(&submission, " once", FinishReason::Length);
+    assert_eq!(client.reply().await.json()["model"], "poet");
+    let _client = worker
+        .ask("/v1/completions", &json!({ "model": "tiny", "prompt": "x" }))
+        .await;
+    assert_eq!(worker.submitted().await.request.salt.lora_name, None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_recorded_answer_is_asked_for_by_name() {
+    let mut worker = Worker::start();
+    let body = |name: &str| json!({ "prompt": "x", "nvext": { "annotations": [format!("output_replay_id:{name}")] } });
+    let _first = worker.ask("/v1/completions", &body("monday")).await;
+    assert_eq!(
+        worker.submitted().await.request.planned.as_deref(),
+        Some(&[300, 301][..])
+    );
+    let _second = worker.ask("/v1/completions", &body("tuesday")).await;
+    assert_eq!(worker.submitted().await.request.planned, None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_prompt_may_be_cut_at_its_start() {
+    let mut worker = Worker::start();
+    let _client = worker
+        .ask(
+            "/v1/completions",
+            &json!({ "prompt": [300, 301, 302], "truncate_prompt_tokens": 2 }),
+        )
+        .await;
+    assert_eq!(worker.submitted().await.request.prompt.to_vec(), [301, 302]);
+    let long = vec![300; 600];
+    let _client = worker
+        .ask(
+            "/v1/completions",
+            &json!({ "prompt": long, "truncate_prompt_tokens": -1, "max_tokens": 1 }),
+        )
+        .await;
+    assert_eq!(worker.submitted().await.request.prompt.len(), 511);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_same_seed_draws_the_same_tokens() {
     let mut worker = Worker::start();
     let (mut keys, mut clients) = (Vec::new(), Vec::new());
@@ -788,14 +936,31 @@ async fn values_that_make_no_sense_are_refused_before_the_worker_hears_of_them()
         (json!({ "prompt": "x", "stop": "" }), "stop", &["empty"]),
         (json!({ "prompt": "x", "stop": vec!["y"; 300] }), "stop", &["256"]),
         (
-            json!({ "prompt": "x", "logprobs": 1 }),
+            json!({ "prompt": "x", "logprobs": 21 }),
             "logprobs",
-            &["log probabilities"],
+            &["logprobs of 21", "max allowed: 20"],
+        ),
+        (json!({ "prompt": "x", "logprobs": -1 }), "logprobs", &["non-negative"]),
+        (
+            json!({ "prompt": "x", "logprobs": 1, "echo": true }),
+            "logprobs",
+            &["echo", "prompt_logprobs"],
         ),
         (
-            json!({ "prompt": "x", "prompt_logprobs": 0 }),
+            json!({ "prompt": "x", "prompt_logprobs": 0, "stream": true }),
             "prompt_logprobs",
-            &["log probabilities"],
+            &["stream=True"],
+        ),
+        (
+            json!({ "prompt": "x", "use_beam_search": true }),
+            "use_beam_search",
+            &["beams"],
+        ),
+        (json!({ "prompt": "x", "n": 2, "best_of": 3 }), "best_of", &["above n"]),
+        (
+            json!({ "prompt": "x", "truncate_prompt_tokens": 0 }),
+            "truncate_prompt_tokens",
+            &["between 1 and 512"],
         ),
         (json!({ "prompt": "x", "suffix": "y" }), "suffix", &["suffix"]),
     ] {
@@ -821,6 +986,9 @@ async fn values_that_make_no_sense_are_refused_before_the_worker_hears_of_them()
             "{error}"
         );
     }
+    let body = json!({ "messages": [{ "role": "user", "content": "x" }], "top_logprobs": 2 });
+    let (status, error) = worker.post("/v1/chat/completions", &body).await.error();
+    assert_eq!((status, &error["param"]), (400, &json!("top_logprobs")));
     let body = json!({ "messages": [{ "role": "user", "content": "x" }], "echo": true });
     assert_eq!(
         worker.post("/v1/chat/completions", &body).await.error().1["param"],

@@ -43,6 +43,8 @@ fn options(role: Role) -> CardOptions {
         kv_events: false,
         local_indexer: false,
         role,
+        lora_of: None,
+        recorded_answers: false,
     }
 }
 

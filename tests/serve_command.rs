@@ -270,7 +270,7 @@ fn a_model_that_is_not_usable_is_bad_input() {
     let output = run(ghostfleet().arg("serve"));
     assert_refused(&output, 2, &["--model-path", "config/quickstart.toml"]);
     let output = run(&mut serve(&store, &["--max-model-len", "999999"]));
-    assert_refused(&output, 2, &["--max-model-len 999999", "context length"]);
+    assert_refused(&output, 2, &["max_model_len 999999", "context length"]);
 }
 
 #[test]
@@ -366,4 +366,45 @@ fn a_block_size_that_the_chosen_pool_cannot_have_is_named() {
     }
     let both = ["--g1-backend", "native", "--eviction-backend", "lru"];
     assert_refused(&run(&mut serve(&store, &both)), 2, &["--g1-backend", "contradict"]);
+}
+
+#[test]
+fn free_http_ports_are_printed_and_answer() {
+    let store = TempDir::new().unwrap();
+    let mut running = Running::start(&mut serve(&store, &["--num-workers", "2", "--http-port", "0"]));
+    running.read_until("http ports: ");
+    let line = running.said.lines().last().unwrap();
+    let urls: Vec<&str> = line
+        .split("http://")
+        .skip(1)
+        .map(|rest| rest.trim_end_matches(", w1 "))
+        .collect();
+    assert_eq!(urls.len(), 2, "{line}");
+    for address in urls {
+        let mut answer = ureq::get(&format!("http://{address}/v1/models")).call().unwrap();
+        assert!(
+            answer.body_mut().read_to_string().unwrap().contains("\"tiny\""),
+            "{address}"
+        );
+    }
+    running.signal("-TERM");
+    assert_eq!(running.end().1, Some(0));
+}
+
+#[test]
+fn help_shows_defaults_and_flags_of_the_peer_are_explained() {
+    let help = run(ghostfleet().args(["serve", "--help"]));
+    let help = String::from_utf8_lossy(&help.stdout).into_owned();
+    for words in ["[default: 16384]", "[default: lifo]", "[default: -1]", "[default: on]"] {
+        assert!(help.contains(words), "{words:?} is missing");
+    }
+    let store = TempDir::new().unwrap();
+    let refused = run(&mut serve(&store, &["--router-temperature", "1"]));
+    assert_refused(
+        &refused,
+        2,
+        &["--router-temperature belongs to a router", "dynamo.frontend"],
+    );
+    let refused = run(&mut serve(&store, &["--aic-nextn", "1", "--ais-nextn", "2"]));
+    assert_refused(&refused, 2, &["two spellings of one flag"]);
 }

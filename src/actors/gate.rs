@@ -10,10 +10,16 @@ use actix::dev::SendError;
 use super::clock::Clock;
 use super::gate_faults;
 use super::gauge::RankGauge;
+use super::plan::GroupPlan;
 use super::rank::{Cancel, Rank, Submit};
+use crate::engine::Fidelity;
 use crate::faults::WorkerFaults;
 use crate::transport::intake::{Intake, Refusal, Submission};
-use crate::types::{DpRank, RequestId};
+use crate::transport::recorded::RecordedAnswers;
+use crate::types::{DpRank, RequestId, Tokens};
+
+/// What a waiting request counts against a rank, in running ones. Source: the data-parallel balancer of vLLM 0.32.0.
+const WAITING_WEIGHT: u64 = 4;
 
 /// Way in to the ranks of one worker.
 #[derive(Debug)]
@@ -23,18 +29,57 @@ pub struct Gate {
     faults: Arc<WorkerFaults>,
     ranks: RwLock<Vec<Option<Addr<Rank>>>>,
     next_rank: AtomicU32,
+    /// The least loaded rank is chosen; else they take turns.
+    by_load: bool,
+    recorded: Option<Arc<RecordedAnswers>>,
+    /// LoRA adapters that are served; with none listed any name is.
+    adapters: Vec<Arc<str>>,
 }
 
 impl Gate {
-    /// Nobody is behind the door yet; the ranks to come have these gauges.
-    pub(super) fn new(clock: Clock, gauges: Vec<Arc<RankGauge>>, faults: Arc<WorkerFaults>) -> Self {
+    /// A door without ranks behind it yet; those to come have these gauges. The real engine gives a request without a
+    /// rank to the least loaded one, the peer's emulator turn by turn.
+    pub(super) fn new(
+        group: &GroupPlan,
+        clock: Clock,
+        gauges: Vec<Arc<RankGauge>>,
+        faults: Arc<WorkerFaults>,
+    ) -> Self {
         Self {
             clock,
             gauges,
             faults,
             ranks: RwLock::default(),
             next_rank: AtomicU32::new(0),
+            by_load: group.engine.fidelity == Fidelity::Real,
+            recorded: group.recorded.clone(),
+            adapters: group.adapters.iter().map(|adapter| Arc::clone(&adapter.name)).collect(),
         }
+    }
+
+    /// The rank for a request, out of `size`, which is not 0.
+    fn choose(&self, asked: Option<DpRank>, size: u32) -> Result<u32, Refusal> {
+        match asked {
+            Some(DpRank(rank)) if rank >= size => Err(Refusal::Invalid(format!(
+                "dp_rank {rank} is out of bounds for dp_size {size}"
+            ))),
+            Some(DpRank(rank)) => Ok(rank),
+            None => {
+                let turn = self.next_rank.fetch_add(1, Ordering::Relaxed) % size;
+                let load = |rank: &u32| match self.gauges.get(*rank as usize) {
+                    Some(gauge) if self.by_load => gauge.pressure(WAITING_WEIGHT),
+                    Some(_) | None => 0,
+                };
+                // Equal ranks take turns.
+                let ranks = (0..size).map(|step| (turn + step) % size);
+                Ok(ranks.min_by_key(load).unwrap_or(turn))
+            }
+        }
+    }
+
+    fn size(ranks: &[Option<Addr<Rank>>]) -> Result<u32, Refusal> {
+        let size = u32::try_from(ranks.len()).unwrap_or(u32::MAX);
+        if size == 0 { Err(Refusal::Unavailable) } else { Ok(size) }
     }
 
     /// Puts a (new) rank behind the door, or takes it away.
@@ -63,20 +108,14 @@ impl Intake for Gate {
 
     fn submit(&self, submission: Submission) -> Result<(), Refusal> {
         let ranks = self.ranks.read().unwrap_or_else(PoisonError::into_inner);
-        let size = u32::try_from(ranks.len()).unwrap_or(u32::MAX);
-        if size == 0 {
-            return Err(Refusal::Unavailable);
+        let rank = self.choose(submission.dp_rank, Self::size(&ranks)?)?;
+        if let Some(name) = &submission.request.salt.lora_name
+            && !(self.adapters.is_empty() || self.adapters.contains(name))
+        {
+            return Err(Refusal::Invalid(format!(
+                "the LoRA adapter {name:?} is not served here"
+            )));
         }
-        let rank = match submission.dp_rank {
-            Some(DpRank(rank)) if rank >= size => {
-                return Err(Refusal::Invalid(format!(
-                    "dp_rank {rank} is out of bounds for dp_size {size}"
-                )));
-            }
-            Some(DpRank(rank)) => rank,
-            // Turn by turn, as the peer does.
-            None => self.next_rank.fetch_add(1, Ordering::Relaxed) % size,
-        };
         let Some(address) = &ranks[rank as usize] else {
             return Err(Refusal::Unavailable);
         };
@@ -91,6 +130,20 @@ impl Intake for Gate {
             gauge.count_posted(self.clock.now());
         }
         Ok(())
+    }
+
+    fn choose_rank(&self, asked: Option<DpRank>) -> Result<DpRank, Refusal> {
+        let ranks = self.ranks.read().unwrap_or_else(PoisonError::into_inner);
+        self.choose(asked, Self::size(&ranks)?).map(DpRank)
+    }
+
+    fn recorded(&self, name: &str) -> Option<Tokens> {
+        let found = self.recorded.as_ref().and_then(|recorded| recorded.get(name));
+        if found.is_none() {
+            metrics::counter!("ghostfleet_unknown_recordings_total").increment(1);
+            tracing::warn!(answer = name, "no such recorded answer; tokens are drawn instead");
+        }
+        found.cloned()
     }
 
     fn cancel(&self, id: RequestId) {

@@ -138,6 +138,11 @@ impl RankGauge {
         self.streams.store(u32::try_from(streams).unwrap_or(u32::MAX), Relaxed);
     }
 
+    /// Requests in the engine, a waiting one counted as `waiting_weight` running ones.
+    pub(super) fn pressure(&self, waiting_weight: u64) -> u64 {
+        u64::from(self.running.load(Relaxed)) + waiting_weight * u64::from(self.waiting.load(Relaxed))
+    }
+
     /// The rank takes a request.
     pub(super) fn count_request(&self, now: SimTime) {
         self.requests.fetch_add(1, Relaxed);

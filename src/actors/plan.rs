@@ -21,6 +21,7 @@ use crate::transport::event_plane::forward_pass::Detail;
 use crate::transport::event_plane::native::Encoding;
 use crate::transport::http::FaceModel;
 use crate::transport::nats::NatsConnector;
+use crate::transport::recorded::RecordedAnswers;
 use crate::transport::request_plane::Codec;
 use crate::transport::request_plane::call_home::AnswerLimits;
 use crate::transport::request_plane::plane::RequestPlane;
@@ -55,6 +56,10 @@ pub struct GroupPlan {
     pub kv_cache_trace: bool,
     /// Model card, written once.
     pub card: Box<RawValue>,
+    /// LoRA adapters that are served beside the model.
+    pub adapters: Vec<Adapter>,
+    /// Answers that requests may ask for by name.
+    pub recorded: Option<Arc<RecordedAnswers>>,
     /// Tokenizer and model facts of the HTTP faces; `None`: no worker has one.
     pub face: Option<Arc<FaceModel>>,
     /// How requests reach them.
@@ -88,6 +93,16 @@ impl GroupPlan {
         .map(|(key, value)| (key.to_owned(), value.to_owned()))
         .to_vec()
     }
+}
+
+/// A LoRA adapter: a model of its own for clients, and tokens of its own for the cache.
+pub struct Adapter {
+    /// Name that clients use.
+    pub name: Arc<str>,
+    /// The name as a part of a key.
+    pub slug: String,
+    /// Its card, written once.
+    pub card: Box<RawValue>,
 }
 
 /// How requests reach a worker.

@@ -30,19 +30,25 @@ pub(super) struct StreamAt {
 }
 
 impl Records<'_> {
-    /// The instance and the card: what makes a router send requests.
+    /// The instance and the cards of the model and its adapters: what makes a router send requests.
     pub(super) fn serving(&self) -> Vec<Record> {
         let group = &self.plan.group;
         let name = &group.endpoint;
-        vec![
-            Record::endpoint(&self.endpoint_at(name.clone())),
+        let model = |lora_slug, card| {
             Record::model(&ModelEntry {
                 name,
                 instance: self.instance,
-                lora_slug: None,
-                card: self.card,
-            }),
-        ]
+                lora_slug,
+                card,
+            })
+        };
+        let mut records = vec![
+            Record::endpoint(&self.endpoint_at(name.clone())),
+            model(None, self.card),
+        ];
+        let adapters = group.adapters.iter();
+        records.extend(adapters.map(|adapter| model(Some(adapter.slug.as_str()), &*adapter.card)));
+        records
     }
 
     /// Channel, recovery endpoint and source of one rank's KV stream, in the order in which routers expect them.

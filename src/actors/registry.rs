@@ -1,5 +1,6 @@
 //! The fleet as anyone may see it at any time: one entry per worker, written by its actors, read without asking them.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -101,6 +102,8 @@ pub struct WorkerEntry {
     incarnation: AtomicU32,
     instance: AtomicU64,
     restarts: AtomicU64,
+    /// Where its HTTP face listens.
+    http: Mutex<Option<SocketAddr>>,
     pub(super) streams: Arc<StreamCounts>,
     pub(super) http_requests: Arc<AtomicU32>,
     pub(super) recovery: Arc<RecoveryCounts>,
@@ -127,6 +130,7 @@ impl WorkerEntry {
             incarnation: AtomicU32::new(0),
             instance: AtomicU64::new(0),
             restarts: AtomicU64::new(0),
+            http: Mutex::default(),
             streams: Arc::default(),
             http_requests: Arc::default(),
             recovery: Arc::default(),
@@ -235,6 +239,15 @@ impl WorkerEntry {
         self.instance.store(instance, Relaxed);
     }
 
+    /// Notes where its HTTP face listens now.
+    pub(super) fn set_http(&self, address: SocketAddr) {
+        *self.http.lock().unwrap_or_else(PoisonError::into_inner) = Some(address);
+    }
+
+    fn http(&self) -> Option<SocketAddr> {
+        *self.http.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn count_restart(&self) {
         self.restarts.fetch_add(1, Relaxed);
     }
@@ -278,6 +291,7 @@ impl WorkerEntry {
             incarnation: self.incarnation(),
             instance_id: self.instance_id(),
             restarts: self.restarts(),
+            http: self.http(),
             open_streams: self.open_streams(),
             accepted_total: self.streams.accepted.load(Relaxed),
             completed_total: self.streams.completed.load(Relaxed),
@@ -309,6 +323,8 @@ pub struct WorkerSnapshot {
     pub instance_id: u64,
     /// Restarts of the worker or one of its children.
     pub restarts: u64,
+    /// Where its HTTP face listens, if it has one.
+    pub http: Option<SocketAddr>,
     /// Answers under way: response sockets and HTTP requests.
     pub open_streams: u32,
     /// Calls accepted.

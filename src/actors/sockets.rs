@@ -96,7 +96,9 @@ impl Sockets {
                     active: Arc::clone(&entry.http_requests),
                     metrics: metrics_of(entry),
                 };
-                Some(Face::bind(address, config).map_err(|source| StartError::Http { path, source })?)
+                let face = Face::bind(address, config).map_err(|source| StartError::Http { path, source })?;
+                entry.set_http(face.address());
+                Some(face)
             }
             _ => None,
         };

@@ -6,6 +6,7 @@
 mod budget;
 mod disaggregation;
 mod door;
+mod offer;
 mod parts;
 mod planes;
 

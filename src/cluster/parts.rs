@@ -6,11 +6,11 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use actix::prelude::*;
-use serde_json::value::RawValue;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 
 use super::disaggregation;
+use super::offer::Offer;
 use super::planes::Planes;
 use super::{Budget, Cluster, Facts, StartError};
 use crate::actors::control::Control;
@@ -23,9 +23,8 @@ use crate::admin::status::StatusServer;
 use crate::config::{Config, Group, Ports};
 use crate::engine::{EngineConfig, WorkerRole};
 use crate::model::Model;
-use crate::model::card::{self, CardOptions, Role};
+use crate::model::card::{CardOptions, Role};
 use crate::transport::discovery::Discovery;
-use crate::transport::http::FaceModel;
 use crate::transport::request_plane::tcp::server::Limits;
 use crate::types::WorkerId;
 
@@ -193,17 +192,15 @@ fn plan_group(
             WorkerRole::Prefill => Role::Prefill,
             WorkerRole::Decode => Role::Decode,
         },
+        lora_of: None,
+        recorded_answers: group.response_replay.is_some(),
     };
-    let card = card::render(model, &options).map_err(|error| StartError::Settings(error.to_string()))?;
-    let face = match config.http_port {
-        Some(_) => Some(FaceModel::load(
-            model,
-            vec![config.model_name.clone()],
-            engine.max_model_len,
-        )?),
-        None => None,
-    };
-    let card = RawValue::from_string(card.to_string()).map_err(|error| StartError::Settings(error.to_string()))?;
+    let Offer {
+        card,
+        adapters,
+        recorded,
+        face,
+    } = Offer::new(config, group, model, &engine, &options)?;
     let group = group.clone();
     let (model_name, forward_passes) = (Arc::from(config.model_name.as_str()), config.forward_passes);
     Ok(move |requests, events| GroupPlan {
@@ -218,6 +215,8 @@ fn plan_group(
         face,
         card,
         role,
+        adapters,
+        recorded,
         engine,
         transfer,
         handoff_timeout: group.disaggregation.session_timeout,
@@ -232,7 +231,7 @@ fn settle_engine(group: &Group, model: &Model) -> Result<EngineConfig, StartErro
     let max_model_len = match (group.engine.max_model_len, model.info.context_length) {
         (Some(asked), Some(context)) if asked > context => {
             return Err(StartError::Settings(format!(
-                "--max-model-len {asked} exceeds the model's context length of {context} tokens ({})",
+                "max_model_len {asked} exceeds the model's context length of {context} tokens ({})",
                 model.dir.display()
             )));
         }

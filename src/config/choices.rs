@@ -39,6 +39,16 @@ pub enum EventPlane {
     Nats,
 }
 
+/// How answers travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum ResponsePlane {
+    /// A TCP connection per request, dialled by the worker.
+    Tcp,
+    /// QUIC streams.
+    Quic,
+}
+
 /// NATS connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]

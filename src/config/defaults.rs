@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::choices::{
     DisaggregationMode, DiscoveryBackend, EventPlane, External, Finite, Limit, NativeMode, NatsConnections, Ports,
-    RequestPlane, SchedulingPolicy, StartingStatus, TimingModel, TransferTiming,
+    RequestPlane, ResponsePlane, SchedulingPolicy, StartingStatus, TimingModel, TransferTiming,
 };
 use super::engine_args;
 use super::settings::Settings;
@@ -138,6 +138,7 @@ impl Settings {
             stagger_delay: Some(Finite::literal(-1.0)),
             discovery_backend: Some(DiscoveryBackend::Etcd),
             request_plane: Some(RequestPlane::Tcp),
+            response_plane: Some(ResponsePlane::Tcp),
             event_plane: Some(EventPlane::Zmq),
             file_kv: Some(std::env::temp_dir().join("dynamo_store_kv")),
             etcd_endpoints: Some("http://localhost:2379".into()),

@@ -59,8 +59,13 @@ impl EngineDocument {
         let s = layered.settings()?;
         group::check_together(&layered, &s)?;
         check_built_in(&layered, false)?;
+        let engine = group::engine(&layered, &s)?;
         Ok(Self {
-            engine: group::engine(&layered, &s)?,
+            // The peer's engine never sees the markers: only clients do.
+            engine: EngineConfig {
+                reasoning: None,
+                ..engine
+            },
             data_parallel_size: s.data_parallel_size.unwrap_or(1),
             startup_time: group::startup_time(&layered, &s)?,
             transfer: KvTransfer {

@@ -10,10 +10,11 @@ use super::settings::Settings;
 type Apply = fn(&mut Settings, &str) -> Result<(), String>;
 
 /// The peer's variables, by name. Empty values count as unset, as the peer reads them.
-const VARIABLES: [(&str, Apply); 23] = [
+const VARIABLES: [(&str, Apply); 24] = [
     ("DYN_NAMESPACE", |s, v| put(&mut s.namespace, v)),
     ("DYN_DISCOVERY_BACKEND", |s, v| choice(&mut s.discovery_backend, v)),
     ("DYN_REQUEST_PLANE", |s, v| choice(&mut s.request_plane, v)),
+    ("DYN_RESPONSE_PLANE", |s, v| choice(&mut s.response_plane, v)),
     ("DYN_EVENT_PLANE", |s, v| choice(&mut s.event_plane, v)),
     ("DYN_FILE_KV", |s, v| put(&mut s.file_kv, v)),
     ("ETCD_ENDPOINTS", |s, v| put(&mut s.etcd_endpoints, v)),

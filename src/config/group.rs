@@ -12,9 +12,9 @@ use super::layers::Layered;
 use super::rules::{check_built_in, check_ranges, refused};
 use super::settings::Settings;
 use super::tiers::tiers;
-use super::{ConfigError, Group, seconds};
+use super::{ConfigError, Group, lora, seconds};
 use crate::engine::{
-    EngineConfig, EngineKind, EvictionBackend, Fidelity, G1Backend, SglangConfig, Speculation, TimingConfig,
+    self, EngineConfig, EngineKind, EvictionBackend, Fidelity, G1Backend, SglangConfig, Speculation, TimingConfig,
 };
 use crate::profile;
 use crate::transport::discovery::EndpointName;
@@ -56,6 +56,8 @@ pub(super) fn resolve(index: usize, layered: &Layered) -> Result<Group, ConfigEr
         request_codec: s.request_codec.unwrap_or_default(),
         kv_cache_trace: s.kv_cache_trace.unwrap_or(false),
         disaggregation: disaggregation::resolve(layered, &s, role)?,
+        lora_modules: lora::resolve(layered, s.lora_modules.as_deref())?,
+        response_replay: s.response_replay_trace_path.clone(),
         engine,
     })
 }
@@ -100,6 +102,11 @@ pub(super) fn engine(layered: &Layered, s: &Settings) -> Result<EngineConfig, Co
         timing: timing(layered, s)?,
         step_overhead_ms: zero(s.step_overhead_ms),
         step_jitter_ms: zero(s.step_jitter_ms),
+        reasoning: s.reasoning.map(|reasoning| engine::Reasoning {
+            start_token: reasoning.start_thinking_token_id,
+            end_token: reasoning.end_thinking_token_id,
+            ratio: reasoning.thinking_ratio.get(),
+        }),
         seed: s.seed.unwrap_or(0),
         ..defaults
     };

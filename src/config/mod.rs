@@ -10,6 +10,7 @@ mod environment;
 mod group;
 mod host;
 pub mod layers;
+mod lora;
 pub mod native;
 mod rules;
 pub mod settings;
@@ -36,6 +37,7 @@ pub use disaggregation::Disaggregation;
 pub use engine_document::EngineDocument;
 use layers::Layered;
 pub use layers::{ConfigFile, Merged, Origin};
+pub use lora::LoraModule;
 pub use native::NativeEvents;
 use rules::refused;
 pub use settings::Settings;
@@ -187,6 +189,10 @@ pub struct Group {
     pub kv_cache_trace: bool,
     /// Handoffs between prefill and decode workers.
     pub disaggregation: Disaggregation,
+    /// LoRA adapters that are served beside the model.
+    pub lora_modules: Vec<LoraModule>,
+    /// File of answers that requests may ask for by name.
+    pub response_replay: Option<PathBuf>,
     /// One rank's engine. Fields that depend on the model (`max_model_len` not given, `token_ids`) are settled when the
     /// model is known.
     pub engine: EngineConfig,

@@ -104,9 +104,8 @@ const NOT_BUILT_IN: &[(&str, &str)] = &[
     ("gpu_memory_utilization", "the estimate of KV blocks"),
     ("mem_fraction_static", "the estimate of KV blocks"),
     ("free_gpu_memory_fraction", "the estimate of KV blocks"),
-    ("reasoning", "reasoning spans"),
-    ("response_replay_trace_path", "replay of recorded answers"),
     ("router_queue_policy", "the replay's router"),
+    ("response_plane", "the QUIC response plane"),
 ];
 
 /// Checks every number against its range.
@@ -125,13 +124,10 @@ pub(super) fn check_ranges(layered: &Layered) -> Result<(), ConfigError> {
 
 /// Settings of a worker's sockets, of its place in a deployment and of what clients see: an engine alone, as `replay` and
 /// comparisons with the peer run it, is the same whatever they say.
-const NOT_OF_THE_ENGINE: &[&str] = &[
-    "zmq_kv_events_ports",
-    "zmq_replay_ports",
-    "reasoning",
-    "response_replay_trace_path",
-    "router_queue_policy",
-];
+const NOT_OF_THE_ENGINE: &[&str] = &["zmq_kv_events_ports", "zmq_replay_ports", "router_queue_policy"];
+
+/// Words that ask for what is there anyway.
+const NOTHING_ASKED: &[(&str, &str)] = &[("response_plane", "tcp")];
 
 /// Refuses what cannot be done rather than ignoring it. `live`: in a worker with sockets, not in an engine alone.
 ///
@@ -142,7 +138,10 @@ pub(super) fn check_built_in(layered: &Layered, live: bool) -> Result<(), Config
         if !live && NOT_OF_THE_ENGINE.contains(&key) {
             continue;
         }
-        if layered.value(key).is_some_and(|value| value != &Value::from(false)) {
+        let asks = |value: &Value| {
+            value != &Value::from(false) && !NOTHING_ASKED.contains(&(key, value.as_str().unwrap_or_default()))
+        };
+        if layered.value(key).is_some_and(asks) {
             return Err(refused(
                 layered,
                 key,

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::choices::{
     DisaggregationMode, DiscoveryBackend, EventPlane, Finite, Limit, NativeMode, NatsConnections, Ports, Reasoning,
-    RequestPlane, SchedulingPolicy, StartingStatus, TimingModel, TransferTiming, json, table_or_json, word,
+    RequestPlane, ResponsePlane, SchedulingPolicy, StartingStatus, TimingModel, TransferTiming, json, table_or_json,
+    word,
 };
 use crate::engine::{
     CapacityPolicy, EngineKind, EvictionBackend, Fidelity, G1Backend, PreemptionMode, RadixEviction, Semantics,
@@ -401,9 +402,15 @@ pub struct Settings {
     #[serde(default, deserialize_with = "table_or_json")]
     pub reasoning: Option<Reasoning>,
 
-    /// Recorded answers to give back: JSON lines.
+    /// Recorded answers, JSON lines of `output_length`, `output_token_ids` and `request_id` (or `session_id`). A request
+    /// with the annotation `output_replay_id:<name>` gets exactly the tokens of that answer.
     #[arg(long, value_name = "FILE")]
     pub response_replay_trace_path: Option<PathBuf>,
+
+    /// LoRA adapters to serve beside the model, as `NAME[=PATH]`, comma separated; paths are told and never read.
+    #[arg(long, value_name = "NAMES")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lora_modules: Option<String>,
 
     /// Queue policy of a replay's router (engine JSON only).
     #[arg(skip)]
@@ -425,6 +432,11 @@ pub struct Settings {
     /// How requests travel.
     #[arg(long, value_name = "PLANE")]
     pub request_plane: Option<RequestPlane>,
+
+    /// How answers travel; only tcp, which every frontend understands, is built in.
+    #[arg(long, value_name = "PLANE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub response_plane: Option<ResponsePlane>,
 
     /// How KV events and load figures travel.
     #[arg(long, value_name = "PLANE")]

@@ -4,6 +4,7 @@
 //! are never stored: they are drawn again when a block is hashed, and a request that migrates goes on with the same
 //! stream. Drawing is O(1); finding the end of an answer looks ahead at most a block per block.
 
+use super::reasoning::{Reasoning, Span};
 use crate::types::{EngineRequest, FinishReason, Token, Tokens};
 
 /// Where generated ids come from.
@@ -32,6 +33,7 @@ pub(crate) struct Generator {
     seed: u64,
     first: Token,
     count: u32,
+    reasoning: Option<Reasoning>,
 }
 
 impl Generator {
@@ -42,7 +44,13 @@ impl Generator {
             seed,
             first: range.0,
             count: range.1 - range.0,
+            reasoning: None,
         }
+    }
+
+    /// The same with a span of reasoning at the start of each answer.
+    pub(crate) fn thinking(self, reasoning: Option<Reasoning>) -> Self {
+        Self { reasoning, ..self }
     }
 
     /// Start of a request's stream.
@@ -114,6 +122,7 @@ pub(crate) struct Answer {
     prompt_len: u32,
     planned: Option<Tokens>,
     masks: Option<Box<Masks>>,
+    thinking: Option<Span>,
     /// Request key when ids are the peer's.
     peer_key: Option<u64>,
     /// Id that replaces the last drawn one when the answer ends by eos.
@@ -134,6 +143,7 @@ impl Answer {
             prompt_len,
             planned: request.planned.clone(),
             masks: None,
+            thinking: None,
             peer_key: (generator.source == TokenSource::Peer).then_some(request.key),
             eos: None,
             end: room,
@@ -156,6 +166,10 @@ impl Answer {
                 }
             }
         }
+        // The peer takes what was asked for, not what the context leaves of it.
+        answer.thinking = generator
+            .reasoning
+            .and_then(|reasoning| reasoning.span(rule.max_tokens.unwrap_or(answer.end), rule.max_thinking_tokens));
         let within = |ids: &[Token]| {
             ids.iter()
                 .copied()
@@ -177,7 +191,7 @@ impl Answer {
     /// Start of the stream if every token is simply [`Generator::token`] of it, except perhaps the last one.
     pub(crate) fn plain_stream(&self) -> Option<u64> {
         let drawn = self.planned.is_none() && self.peer_key.is_none();
-        let plain = drawn && self.masks.is_none() && self.eos.is_none() && self.end > 0;
+        let plain = drawn && self.masks.is_none() && self.thinking.is_none() && self.eos.is_none() && self.end > 0;
         plain.then_some(self.stream)
     }
 
@@ -219,6 +233,9 @@ impl Answer {
         }
         if let (Some(eos), true) = (self.eos, index + 1 == self.end) {
             return eos;
+        }
+        if let Some(marker) = self.thinking.and_then(|span| span.marker(index)) {
+            return marker;
         }
         if let Some(key) = self.peer_key {
             return peer_token(key, index);
@@ -364,6 +381,37 @@ mod tests {
             [2_515_880_452, 1_927_195_132, 1_091_293_017]
         );
         assert_eq!(peer_token(1, 1), 3_600_266_899);
+    }
+
+    #[test]
+    fn reasoning_marks_its_span_and_leaves_the_other_tokens_alone() {
+        let thinking = generator().thinking(Some(Reasoning {
+            start_token: 7,
+            end_token: 9,
+            ratio: 0.5,
+        }));
+        let rule = StopRule {
+            max_tokens: Some(20),
+            ..StopRule::default()
+        };
+        let drawn = |generator, rule: &StopRule| -> Vec<Token> {
+            let answer = Answer::new(&request(5, rule.clone()), generator, u32::MAX, u32::MAX);
+            assert!(answer.plain_stream().is_none() || answer.thinking.is_none());
+            (0..answer.end().0).map(|at| answer.token(generator, at)).collect()
+        };
+        let (plain, marked) = (drawn(generator(), &rule), drawn(thinking, &rule));
+        assert_eq!((marked[0], marked[9]), (7, 9));
+        let others = |at: &usize| ![0, 9].contains(at);
+        assert!((0..20).filter(others).all(|at| plain[at] == marked[at]));
+        let bounded = StopRule {
+            max_thinking_tokens: Some(4),
+            ..rule
+        };
+        assert_eq!(drawn(thinking, &bounded)[3], 9);
+        let mut planned = request(5, bounded);
+        planned.planned = Some([4, 5, 6].into());
+        let answer = Answer::new(&planned, thinking, 100, u32::MAX);
+        assert_eq!(answer.token(thinking, 0), 4, "a recorded answer has its own reasoning");
     }
 
     #[test]

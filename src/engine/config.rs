@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::answer::TokenSource;
 use super::kv::backend::EvictionBackend;
+use super::reasoning::Reasoning;
 use super::timing::Profile;
 
 /// Scheduler family.
@@ -315,6 +316,8 @@ pub struct EngineConfig {
     pub step_overhead_ms: f64,
     /// Most extra time of a pass, ms; each pass draws its own from 0 up to this.
     pub step_jitter_ms: f64,
+    /// Span of reasoning at the start of each answer; `None`: none.
+    pub reasoning: Option<Reasoning>,
     /// Seed of the generated tokens.
     pub seed: u64,
     /// Generated ids are drawn from `token_ids.0 .. token_ids.1`.
@@ -354,6 +357,7 @@ impl Default for EngineConfig {
             timing: TimingConfig::default(),
             step_overhead_ms: 0.0,
             step_jitter_ms: 0.0,
+            reasoning: None,
             seed: 0,
             token_ids: (1000, 2000),
             token_source: TokenSource::default(),
@@ -409,6 +413,11 @@ impl EngineConfig {
             return Err(ConfigError::Watermark(self.watermark));
         }
         self.validate_kind()?;
+        if let Some(reasoning) = self.reasoning
+            && !(0.0..=1.0).contains(&reasoning.ratio)
+        {
+            return Err(ConfigError::ThinkingRatio(reasoning.ratio));
+        }
         if self.token_ids.0 >= self.token_ids.1 {
             return Err(ConfigError::NoTokenIds(self.token_ids.0, self.token_ids.1));
         }
@@ -580,6 +589,9 @@ pub enum ConfigError {
         /// Page size, tokens.
         page: u32,
     },
+    /// Not a share.
+    #[error("reasoning.thinking_ratio must be between 0 and 1, got {0}")]
+    ThinkingRatio(f64),
     /// Nothing to draw from.
     #[error("token_ids {0}..{1} is empty; the end must be above the start")]
     NoTokenIds(u32, u32),

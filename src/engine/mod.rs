@@ -12,6 +12,7 @@ mod forward;
 mod group;
 mod handoff;
 mod kv;
+mod reasoning;
 mod sequence;
 pub mod sglang;
 mod slab;
@@ -37,6 +38,7 @@ pub use group::{Group, GroupPass};
 pub use handoff::{HandoffFact, HandoffRefused, KvTransfer};
 pub use kv::backend::{EvictionBackend, G1Backend};
 pub use kv::logical::{BlockIdentity, LogicalPool, Registered};
+pub use reasoning::Reasoning;
 pub use timing::{DecodeBatch, PassTiming, PrefillBatch, Profile, ProfileError, ProfilePoints};
 
 /// An engine for `config` with the timing model that it names.

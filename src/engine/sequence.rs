@@ -80,6 +80,9 @@ pub(crate) struct SequenceHasher {
     generator: Generator,
     hasher: BlockHasher,
     mixed: Vec<Token>,
+    /// Blocks hashed so far.
+    #[cfg(test)]
+    pub(crate) hashed: u64,
 }
 
 impl SequenceHasher {
@@ -89,6 +92,8 @@ impl SequenceHasher {
             generator,
             hasher: BlockHasher::with_seed(0),
             mixed: Vec::new(),
+            #[cfg(test)]
+            hashed: 0,
         }
     }
 
@@ -123,6 +128,10 @@ impl SequenceHasher {
     }
 
     fn hash(&mut self, sequence: &Sequence, index: u32) -> StoredBlock {
+        #[cfg(test)]
+        {
+            self.hashed += 1;
+        }
         let start = index * self.block_size;
         let end = start + self.block_size;
         let prompt_len = sequence.prompt_len();

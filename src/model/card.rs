@@ -35,6 +35,10 @@ pub struct CardOptions {
     pub local_indexer: bool,
     /// Part in the fleet.
     pub role: Role,
+    /// The card is that of a LoRA adapter, one of so many; `None`: of the model itself.
+    pub lora_of: Option<u32>,
+    /// Requests may ask for recorded answers.
+    pub recorded_answers: bool,
 }
 
 /// Part of a worker in the fleet.
@@ -117,6 +121,12 @@ pub fn render(model: &Model, options: &CardOptions) -> Result<Arc<str>, EmptyNam
         "media_decoder": null,
         "media_fetcher": null,
     });
+    if let Some(adapters) = options.lora_of {
+        card["lora"] = json!({ "name": options.display_name, "max_gpu_lora_count": adapters });
+    }
+    if options.recorded_answers {
+        card["runtime_config"]["runtime_data"] = json!({ "output_replay_consumer": true });
+    }
     if let Origin::Hub { id, .. } = &model.origin {
         card["source_path"] = json!(id.repo);
     }

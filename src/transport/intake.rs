@@ -6,8 +6,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use xxhash_rust::xxh3::xxh3_64;
+
 use super::rendezvous::Meeting;
-use crate::types::{DpRank, EngineRequest, FinishReason, RequestId, Token};
+use crate::types::{DpRank, EngineRequest, FinishReason, RequestId, Token, Tokens};
 
 /// One request on its way to a rank.
 pub struct Submission {
@@ -48,6 +50,19 @@ pub trait Intake: Send + Sync {
     /// # Errors
     /// [`Refusal`] when the worker does not take it; the sink was not called.
     fn submit(&self, submission: Submission) -> Result<(), Refusal>;
+
+    /// One rank for requests that belong together: the one asked for, else the worker's choice.
+    ///
+    /// # Errors
+    /// As [`Self::submit`].
+    fn choose_rank(&self, asked: Option<DpRank>) -> Result<DpRank, Refusal> {
+        Ok(asked.unwrap_or(DpRank(0)))
+    }
+
+    /// The recorded answer of that name, if the worker has recordings and this one is among them.
+    fn recorded(&self, _name: &str) -> Option<Tokens> {
+        None
+    }
 
     /// The client is gone: frees the request wherever it is. Unknown ids are ignored; the sink is not called again.
     fn cancel(&self, id: RequestId);
@@ -98,6 +113,19 @@ pub trait TokenSink: Send + Sync {
 
     /// The worker died: the stream breaks off as it would with a dead process (no final item, connection reset).
     fn broken(&self);
+}
+
+/// Seed of the generated tokens of answer number `choice` to one request: by the client's own seed where it gave one, else by
+/// its id.
+pub fn token_key(seed: Option<i64>, client_id: &str, choice: usize) -> u64 {
+    let origin = match seed {
+        Some(seed) => format!("seed {seed}").into(),
+        None => std::borrow::Cow::Borrowed(client_id),
+    };
+    match choice {
+        0 => xxh3_64(origin.as_bytes()),
+        _ => xxh3_64(format!("{origin} choice {choice}").as_bytes()),
+    }
 }
 
 /// A handle for a new request, unique in the process.

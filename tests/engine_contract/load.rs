@@ -1,6 +1,6 @@
 //! Random loads: prompts that share prefixes, cancels, pauses.
 
-use ghostfleet::types::{EngineRequest, HashSalt, RequestId, StopRule};
+use ghostfleet::types::{EngineRequest, HashSalt, IdRun, Prompt, RequestId, StopRule, Token};
 use proptest::prelude::*;
 
 /// One thing that happens to an engine.
@@ -30,6 +30,8 @@ pub(crate) struct Shape {
     planned: bool,
     priority: i32,
     salted: bool,
+    /// The prompt is made of runs, not of tokens.
+    runs: bool,
 }
 
 impl Shape {
@@ -39,10 +41,11 @@ impl Shape {
         EngineRequest {
             id: RequestId(number),
             key: number,
-            prompt: shared.chain((0..self.own).map(|at| own + at)).collect(),
+            prompt: self.prompt(shared.chain((0..self.own).map(|at| own + at))),
             stop: StopRule {
                 max_tokens: self.max_tokens,
                 min_tokens: self.min_tokens,
+                max_thinking_tokens: self.priority.try_into().ok(),
                 ignore_eos: false,
                 eos_token_ids: vec![2, 1010],
                 stop_token_ids: if self.stop_ids {
@@ -61,6 +64,36 @@ impl Shape {
     }
 }
 
+impl Shape {
+    fn prompt(&self, tokens: impl Iterator<Item = Token>) -> Prompt {
+        if !self.runs {
+            return tokens.collect();
+        }
+        let mut runs: Vec<IdRun> = Vec::new();
+        for token in tokens {
+            match runs.last_mut() {
+                Some(run) if run.first + run.count == token => run.count += 1,
+                _ => runs.push(IdRun { first: token, count: 1 }),
+            }
+        }
+        let own = 0..u32::try_from(runs.len()).unwrap();
+        Prompt::from_runs(runs.into(), own, 1, u32::MAX)
+    }
+}
+
+impl Op {
+    /// The same with prompts that are made of runs.
+    pub(crate) fn with_runs(&self) -> Self {
+        match self {
+            Self::Submit(shape) => Self::Submit(Shape {
+                runs: true,
+                ..shape.clone()
+            }),
+            other @ (Self::Steps(_) | Self::Cancel(_) | Self::ClearCache) => other.clone(),
+        }
+    }
+}
+
 prop_compose! {
     fn shapes()(
         family in 0_u32..3,
@@ -73,7 +106,7 @@ prop_compose! {
         priority in 0_i32..3,
         salted in prop::bool::weighted(0.1),
     ) -> Shape {
-        Shape { family, shared, own, max_tokens, min_tokens, stop_ids, planned, priority, salted }
+        Shape { family, shared, own, max_tokens, min_tokens, stop_ids, planned, priority, salted, runs: false }
     }
 }
 

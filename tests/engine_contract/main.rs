@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use ghostfleet::block_hash::hash_blocks;
 use ghostfleet::engine::{
     CapacityPolicy, Engine, EngineConfig, EngineKind, EvictionBackend, Fidelity, HandoffFact, Output, OutputDetail,
-    Pass, PreemptionMode, RadixEviction, Rejected, Semantics, SglangConfig, SglangPolicy, Speculation, TierBandwidth,
-    TierConfig, build,
+    Pass, PreemptionMode, RadixEviction, Reasoning, Rejected, Semantics, SglangConfig, SglangPolicy, Speculation,
+    TierBandwidth, TierConfig, build,
 };
 use ghostfleet::types::{KvEvent, RequestId, SimTime};
 use index::{Index, LowerIndex};
@@ -73,6 +73,7 @@ impl Driver {
                 Op::Steps(count) => {
                     for _ in 0..*count {
                         self.step();
+                        self.check();
                     }
                 }
                 Op::Cancel(at) => {
@@ -319,6 +320,7 @@ prop_compose! {
         old in prop::bool::weighted(0.2),
         tiers in prop::option::weighted(0.5, tier_configs()),
         max_utilization in any::<bool>(),
+        thinking_ratio in prop::option::weighted(0.2, 0.0..1.0),
         seed in any::<u64>(),
     ) -> EngineConfig {
         EngineConfig {
@@ -342,6 +344,7 @@ prop_compose! {
             speculation,
             semantics: if old { Semantics::V1_4_2 } else { Semantics::V1_6_1 },
             capacity_policy: if max_utilization { CapacityPolicy::MaxUtilization } else { CapacityPolicy::GuaranteedNoEvict },
+            reasoning: thinking_ratio.map(|ratio| Reasoning { start_token: 1100, end_token: 3, ratio }),
             seed,
             ..EngineConfig::default()
         }
@@ -446,6 +449,13 @@ proptest! {
             driver.passes
         };
         prop_assert_eq!(run(), run());
+    }
+
+    #[test]
+    fn an_engine_does_not_care_what_a_prompt_is_made_from(config in configs(), script in scripts()) {
+        let plain = passes(&config, &script, OutputDetail::EveryToken, false);
+        let runs = Script { ops: script.ops.iter().map(Op::with_runs).collect() };
+        prop_assert_eq!(passes(&config, &runs, OutputDetail::EveryToken, false), plain);
     }
 
     #[test]

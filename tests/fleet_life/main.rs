@@ -15,6 +15,7 @@ mod indexer;
 mod memory;
 mod native;
 mod recovery;
+mod requests;
 mod slow_subscriber;
 mod status;
 mod vllm_router;

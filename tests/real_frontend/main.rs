@@ -22,4 +22,5 @@ mod faults;
 mod mockers;
 mod planes;
 mod quickstart;
+mod requests;
 mod routing;

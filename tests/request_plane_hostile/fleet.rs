@@ -158,6 +158,8 @@ fn with_fleet(test: impl AsyncFnOnce(&Fleet)) {
     let fleet = Fleet::start(&runtime);
     runtime.block_on(async {
         fleet.serves().await;
+        // Its stream is counted until both ends are closed.
+        fleet.settled().await;
         test(&fleet).await;
         fleet.settled().await;
         fleet.serves().await;

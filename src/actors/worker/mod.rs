@@ -86,7 +86,12 @@ impl Worker {
         incarnation: u32,
         instance: InstanceId,
     ) -> Result<Self, StartError> {
-        let gate = Gate::new(shared.clock, entry.gauges.clone(), Arc::clone(entry.faults.table()));
+        let gate = Gate::new(
+            &plan.group,
+            shared.clock,
+            entry.gauges.clone(),
+            Arc::clone(entry.faults.table()),
+        );
         let gate = Arc::new(gate);
         let sockets = Sockets::open(&plan, &shared, &gate, &entry)?;
         let card = sockets.rendezvous.as_ref().map(|(_, server)| {

@@ -24,6 +24,8 @@ mod admit;
 mod budget;
 mod cache;
 mod contents;
+#[cfg(test)]
+mod cost;
 mod decode;
 mod events;
 mod handoff;
@@ -188,7 +190,7 @@ impl Sglang {
     /// `config` is valid; `timing` is the model that it names or one given from outside.
     pub(crate) fn new(config: &EngineConfig, timing: Arc<dyn PassTiming>) -> Self {
         let rules = Rules::new(config);
-        let generator = Generator::new(config.token_source, config.seed, config.token_ids);
+        let generator = Generator::new(config.token_source, config.seed, config.token_ids).thinking(config.reasoning);
         let mut cache = if rules.is_real() {
             RadixCache::new(rules.eviction)
         } else {

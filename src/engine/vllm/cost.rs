@@ -111,3 +111,76 @@ fn an_idle_pool_of_any_size_holds_nothing() {
     assert_eq!(engine.pool.available(), u32::MAX - 1);
     assert!(size_of::<Vllm>() < 2048, "{} bytes", size_of::<Vllm>());
 }
+
+#[test]
+fn a_block_is_hashed_once_in_a_requests_life_however_often_it_is_preempted() {
+    let config = EngineConfig {
+        block_size: BLOCK,
+        num_gpu_blocks: 24,
+        ..EngineConfig::default()
+    };
+    let mut engine = Vllm::new(&config, timing::build(&config.timing));
+    let (prompt_blocks, answer_blocks) = (5_u32, 6_u32);
+    for id in 0..4 {
+        engine
+            .submit(request(id, prompt_blocks * BLOCK, answer_blocks * BLOCK), SimTime::ZERO)
+            .unwrap();
+    }
+    let mut now = SimTime::ZERO;
+    let mut preempted = 0;
+    while let Some(pass) = engine.step(now) {
+        now = pass.ends_at;
+        preempted += pass.preempted.len();
+    }
+    assert!(preempted > 0, "the pool is too small for all four at their ends");
+    let most = u64::from(4 * (prompt_blocks + answer_blocks));
+    assert!(
+        engine.hasher.hashed <= most,
+        "{} hashes for {most} blocks",
+        engine.hasher.hashed
+    );
+}
+
+#[test]
+fn an_admission_with_a_cached_prefix_hashes_each_block_of_its_prompt_once() {
+    let config = EngineConfig {
+        block_size: BLOCK,
+        max_num_batched_tokens: None,
+        ..EngineConfig::default()
+    };
+    let mut engine = Vllm::new(&config, timing::build(&config.timing));
+    let blocks = 512_u32;
+    for id in 1..3 {
+        let before = engine.hasher.hashed;
+        let prompt = request(1, blocks * BLOCK, 1).prompt;
+        let again = EngineRequest {
+            prompt,
+            ..request(id, 1, 1)
+        };
+        engine.submit(again, SimTime::ZERO).unwrap();
+        let pass = engine.step(SimTime::ZERO).unwrap();
+        let cached = if id == 1 { 0 } else { (blocks - 1) * BLOCK };
+        assert_eq!(pass.admissions[0].cached_tokens, cached);
+        assert!(engine.hasher.hashed - before <= u64::from(blocks));
+    }
+}
+
+#[test]
+fn submitting_and_cancelling_touches_no_running_request() {
+    let mut engine = engine();
+    for id in 0..100 {
+        engine.submit(request(id, 40, 5000), SimTime::ZERO).unwrap();
+    }
+    let mut now = engine.step(SimTime::ZERO).unwrap().ends_at;
+    let visits = engine.visits;
+    for id in 100..200 {
+        engine.submit(request(id, 40, 5000), now).unwrap();
+        assert!(engine.cancel(RequestId(id), now));
+    }
+    for _ in 0..5 {
+        now = engine
+            .step_quiet(now)
+            .expect("what came and went leaves the pass quiet");
+    }
+    assert_eq!(engine.visits, visits);
+}

@@ -240,7 +240,7 @@ impl Vllm {
     /// `config` is valid; `timing` is the model that it names or one given from outside.
     pub(crate) fn new(config: &EngineConfig, timing: Arc<dyn PassTiming>) -> Self {
         let rules = Rules::new(config);
-        let generator = Generator::new(config.token_source, config.seed, config.token_ids);
+        let generator = Generator::new(config.token_source, config.seed, config.token_ids).thinking(config.reasoning);
         let style = if rules.real {
             EventStyle::EachCopy
         } else {

@@ -2,14 +2,17 @@
 //!
 //! Source: vLLM 0.32.0, observed on the wire.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use super::generation::{Delta, Finish, StopReason, Usage};
+use super::logprobs::{self, Logprobs, Told};
 use super::plan::{Api, Plan};
+use crate::model::tokenizer::ModelTokenizer;
 use crate::types::{Token, Tokens};
 
 /// What every part of one answer repeats.
-#[derive(Debug)]
 pub(super) struct Envelope {
     pub(super) api: Api,
     /// `cmpl-...` or `chatcmpl-...`.
@@ -19,6 +22,10 @@ pub(super) struct Envelope {
     pub(super) model: String,
     /// Ids are told beside the text.
     pub(super) token_ids: bool,
+    /// Log probabilities are told too.
+    pub(super) logprobs: Option<Logprobs>,
+    pub(super) tokenizer: Arc<ModelTokenizer>,
+    pub(super) vocab_size: u32,
 }
 
 /// One finished choice.
@@ -50,6 +57,12 @@ impl Envelope {
     /// A whole answer.
     pub(super) fn whole(&self, plan: &Plan, choices: Vec<Finished>, counts: Usage) -> Value {
         let prompt_ids = |choice: usize| self.ids(&plan.prompts[choice / plan.n].0);
+        let prompt_logprobs = |choice: usize| {
+            plan.prompt_logprobs.map(|top| {
+                let prompt = &plan.prompts[choice / plan.n].0;
+                logprobs::of_prompt(prompt, top, self.vocab_size, &self.tokenizer)
+            })
+        };
         let chat_prompt = prompt_ids(0);
         let choices: Vec<Value> = choices
             .into_iter()
@@ -58,7 +71,7 @@ impl Envelope {
                 let (reason, stop) = finish_fields(choice.finish.as_ref());
                 let mut value = json!({
                     "index": index,
-                    "logprobs": null,
+                    "logprobs": self.logprobs(&choice.tokens, plan.prompts[index / plan.n].1.chars().count()),
                     "finish_reason": reason,
                     "stop_reason": stop,
                     "token_ids": self.token_ids.then_some(choice.tokens),
@@ -66,7 +79,7 @@ impl Envelope {
                 match self.api {
                     Api::Completion => {
                         value["text"] = json!(choice.text);
-                        value["prompt_logprobs"] = Value::Null;
+                        value["prompt_logprobs"] = json!(prompt_logprobs(index));
                         value["prompt_token_ids"] = prompt_ids(index);
                     }
                     Api::Chat => {
@@ -97,7 +110,7 @@ impl Envelope {
             "kv_transfer_params": null,
         });
         if self.api == Api::Chat {
-            answer["prompt_logprobs"] = Value::Null;
+            answer["prompt_logprobs"] = json!(prompt_logprobs(0));
             answer["prompt_token_ids"] = chat_prompt;
         }
         answer
@@ -113,7 +126,7 @@ impl Envelope {
                 "finish_reason": null,
             }),
             Api::Completion if echo.is_empty() => return None,
-            Api::Completion => self.completion_choice(choice, echo, None, None),
+            Api::Completion => self.completion_choice(choice, echo, None, None, &Value::Null),
         };
         let mut chunk = self.chunk(&[choice]);
         if self.api == Api::Chat && self.token_ids {
@@ -124,14 +137,18 @@ impl Envelope {
 
     /// A chunk with what a choice gained.
     pub(super) fn delta(&self, delta: &Delta) -> Value {
+        let logprobs = self.logprobs(delta.token.as_slice(), delta.text_offset);
         let choice = match self.api {
-            Api::Completion => self.completion_choice(delta.choice, &delta.text, delta.token, delta.finish.as_ref()),
+            Api::Completion => {
+                let finish = delta.finish.as_ref();
+                self.completion_choice(delta.choice, &delta.text, delta.token, finish, &logprobs)
+            }
             Api::Chat => {
                 let (reason, stop) = finish_fields(delta.finish.as_ref());
                 let mut value = json!({
                     "index": delta.choice,
                     "delta": { "content": delta.text },
-                    "logprobs": null,
+                    "logprobs": logprobs,
                     "finish_reason": reason,
                     "token_ids": self.token_ids.then_some(delta.token).flatten().map(|token| [token]),
                 });
@@ -155,12 +172,28 @@ impl Envelope {
         })
     }
 
-    fn completion_choice(&self, index: usize, text: &str, token: Option<Token>, finish: Option<&Finish>) -> Value {
+    fn logprobs(&self, tokens: &[Token], text_offset: usize) -> Value {
+        match self.logprobs {
+            Some(logprobs) if !tokens.is_empty() => {
+                logprobs.write(self.api, Told { tokens, text_offset }, &self.tokenizer)
+            }
+            Some(_) | None => Value::Null,
+        }
+    }
+
+    fn completion_choice(
+        &self,
+        index: usize,
+        text: &str,
+        token: Option<Token>,
+        finish: Option<&Finish>,
+        logprobs: &Value,
+    ) -> Value {
         let (reason, stop) = finish_fields(finish);
         json!({
             "index": index,
             "text": text,
-            "logprobs": null,
+            "logprobs": logprobs,
             "finish_reason": reason,
             "stop_reason": stop,
             "token_ids": self.token_ids.then_some(token).flatten().map(|token| [token]),

@@ -38,6 +38,9 @@ pub(super) struct ChatBody {
     pub(super) echo: Option<bool>,
     #[serde(default)]
     pub(super) logprobs: Option<bool>,
+    /// Number of alternatives per token.
+    #[serde(default)]
+    pub(super) top_logprobs: Option<i64>,
     #[serde(flatten)]
     pub(super) conversation: Conversation,
     #[serde(flatten)]
@@ -93,6 +96,25 @@ pub(super) struct SamplingBody {
     pub(super) prompt_logprobs: Option<i64>,
     #[serde(default)]
     pub(super) return_token_ids: Option<bool>,
+    #[serde(default)]
+    pub(super) return_tokens_as_token_ids: Option<bool>,
+    /// Keep so many tokens at the end of the prompt; -1: as many as the context has.
+    #[serde(default)]
+    pub(super) truncate_prompt_tokens: Option<i64>,
+    #[serde(default)]
+    pub(super) best_of: Option<i64>,
+    #[serde(default)]
+    pub(super) use_beam_search: Option<bool>,
+    /// Dynamo's extension.
+    #[serde(default)]
+    pub(super) nvext: Option<NvExt>,
+}
+
+/// Dynamo's extension of a request, as far as a worker itself understands it.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct NvExt {
+    #[serde(default)]
+    pub(super) annotations: Option<Vec<String>>,
 }
 
 /// What a stream tells beside the text.

@@ -40,6 +40,8 @@ pub(super) struct Delta {
     pub(super) choice: usize,
     pub(super) text: String,
     pub(super) token: Option<Token>,
+    /// Characters of the answer before its token.
+    pub(super) text_offset: usize,
     pub(super) finish: Option<Finish>,
 }
 
@@ -78,6 +80,8 @@ pub(super) struct Generation {
 struct Choice {
     detokenizer: Detokenizer,
     matcher: StopMatcher,
+    /// Characters so far, those held back included.
+    characters: usize,
     completion_tokens: usize,
     cached_tokens: usize,
     ended: bool,
@@ -122,10 +126,18 @@ impl Generation {
         max_pending: usize,
     ) -> Result<Self, ApiError> {
         let mailbox = Mailbox::new(max_pending);
-        let requests = plan.engine_requests(client_id);
+        let planned = plan.wanted_answer.as_deref().and_then(|name| intake.recorded(name));
+        let requests = plan.engine_requests(client_id, planned.as_ref());
+        // The answers to one prompt share its blocks on one rank.
+        let ranks = plan.prompts.iter().map(|_| match plan.n {
+            1 => Ok(dp_rank),
+            _ => intake.choose_rank(dp_rank).map(Some),
+        });
+        let ranks = ranks.collect::<Result<Vec<_>, _>>()?;
         let choices = (0..requests.len()).map(|choice| Choice {
             detokenizer: Detokenizer::new(&plan.prompts[choice / plan.n].0, plan.skip_special_tokens),
             matcher: StopMatcher::new(Arc::clone(&plan.stop_strings), plan.include_stop),
+            characters: 0,
             completion_tokens: 0,
             cached_tokens: 0,
             ended: false,
@@ -150,7 +162,7 @@ impl Generation {
             let id = request.id;
             intake.submit(Submission {
                 request,
-                dp_rank,
+                dp_rank: ranks[choice / plan.n],
                 leg: Leg::Whole,
                 sink: mailbox.sink(choice),
             })?;
@@ -229,12 +241,14 @@ impl Generation {
             .detokenizer
             .push(&self.tokenizer, token)
             .map_err(|error| broken_text(&error))?;
+        let text_offset = choice.count(&text);
         // Text of the first `min_tokens` tokens is no place for a stop.
         if choice.completion_tokens <= self.min_tokens {
             return Ok(Delta {
                 choice: index,
                 text,
                 token: Some(token),
+                text_offset,
                 finish: None,
             });
         }
@@ -251,6 +265,7 @@ impl Generation {
             choice: index,
             text,
             token: Some(token),
+            text_offset,
             finish,
         })
     }
@@ -276,6 +291,7 @@ impl Generation {
             .detokenizer
             .finish(&self.tokenizer)
             .map_err(|error| broken_text(&error))?;
+        let text_offset = choice.count(&rest);
         let searched = choice.completion_tokens > self.min_tokens;
         let (mut text, stop) = if searched {
             choice.matcher.push(&rest)
@@ -307,8 +323,18 @@ impl Generation {
             choice: index,
             text,
             token,
+            text_offset,
             finish: Some(finish),
         })
+    }
+}
+
+impl Choice {
+    /// Counts text of one token; returns where it begins.
+    fn count(&mut self, text: &str) -> usize {
+        let start = self.characters;
+        self.characters += text.chars().count();
+        start
     }
 }
 

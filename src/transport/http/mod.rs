@@ -9,8 +9,13 @@
 //! | `answer`, `stream` | shapes of answers and chunks, server-sent events |
 //!
 //! Endpoints: `GET /health`, `/ping`, `/version`, `/load`, `/metrics`, `/v1/models`; `POST /v1/completions`, `/v1/chat/completions`,
-//! `/tokenize`, `/detokenize`. Every answer carries `x-ghostfleet-worker: <actor path>`. Sampling fields that change
-//! nothing about emulated tokens (`temperature`, `top_p`, ...) are ignored; log probabilities are refused.
+//! `/tokenize`, `/detokenize`. Every answer carries `x-ghostfleet-worker: <actor path>`. LoRA adapters are models of their
+//! own. `nvext.annotations` may name a recorded answer (`output_replay_id:<name>`), as through a Dynamo frontend.
+//!
+//! Emulated tokens are drawn at random, so whatever only makes one token likelier than another is accepted and changes
+//! nothing: `temperature`, `top_p`, `top_k`, `min_p`, the penalties, `logit_bias`, `bad_words`, `allowed_token_ids`,
+//! `response_format`, `structured_outputs`, `tool_choice`. What would change the shape of an answer and cannot be had is
+//! refused: `suffix`, `use_beam_search`, `best_of` above `n`, `logprobs` together with `echo`.
 //!
 //! Source: vLLM 0.32.0, observed on the wire.
 
@@ -19,6 +24,7 @@ mod body;
 mod error;
 mod generation;
 mod listener;
+mod logprobs;
 mod mailbox;
 mod patient;
 mod plan;
@@ -36,6 +42,7 @@ use hyper::header::HeaderValue;
 use tokio_util::task::TaskTracker;
 
 use self::error::ApiError;
+use self::plan::Plan;
 use crate::model::tokenizer::ModelTokenizer;
 use crate::model::{Model, ModelError};
 use crate::transport::intake::Intake;
@@ -48,6 +55,8 @@ const VLLM_VERSION: &str = "0.32.0";
 /// What all faces of a fleet share: the tokenizer and what is told of the model.
 pub struct FaceModel {
     names: Vec<String>,
+    /// LoRA adapters and where they are said to be.
+    adapters: Vec<(Arc<str>, Option<String>)>,
     root: String,
     max_model_len: u32,
     vocab_size: u32,
@@ -59,16 +68,23 @@ pub struct FaceModel {
 
 impl FaceModel {
     /// Loads the tokenizer. `names`: what clients may call the model, the first being its name; when empty, the model's
-    /// own. `max_model_len` in tokens; `None`: the model's context length.
+    /// own. `adapters`: names of LoRA adapters, and the paths to tell of them. `max_model_len` in tokens; `None`: the
+    /// model's context length.
     ///
     /// # Errors
     /// [`ModelError`] for a tokenizer or chat template that is not usable.
-    pub fn load(model: &Model, mut names: Vec<String>, max_model_len: Option<u32>) -> Result<Arc<Self>, ModelError> {
+    pub fn load(
+        model: &Model,
+        mut names: Vec<String>,
+        adapters: Vec<(Arc<str>, Option<String>)>,
+        max_model_len: Option<u32>,
+    ) -> Result<Arc<Self>, ModelError> {
         if names.is_empty() {
             names.push(model.name());
         }
         Ok(Arc::new(Self {
             names,
+            adapters,
             root: model.name(),
             max_model_len: max_model_len.or(model.info.context_length).unwrap_or(u32::MAX),
             vocab_size: model.info.vocab_size,
@@ -79,12 +95,31 @@ impl FaceModel {
         }))
     }
 
-    /// The name to answer with; a missing one means the first.
-    fn check_name(&self, name: Option<String>) -> Result<String, ApiError> {
-        match name.filter(|name| !name.is_empty()) {
-            None => Ok(self.names[0].clone()),
-            Some(name) if self.names.contains(&name) => Ok(name),
-            Some(name) => Err(ApiError::unknown_model(&name, &self.names[0])),
+    /// What a body would ask of the worker, without asking it: the number of answers, or why it is refused.
+    ///
+    /// # Errors
+    /// The message that a client would get.
+    pub fn dry_run(&self, chat: bool, body: &[u8]) -> Result<usize, String> {
+        let plan = if chat {
+            routes::parse(body).and_then(|body| Plan::chat(self, body))
+        } else {
+            routes::parse(body).and_then(|body| Plan::completion(self, body))
+        };
+        let plan = plan.map_err(|error| error.body()["error"]["message"].to_string())?;
+        Ok(plan.engine_requests("dry run", None).len())
+    }
+
+    /// The name to answer with, and the adapter that it means; a missing one means the model.
+    fn resolve_name(&self, name: Option<String>) -> Result<(String, Option<Arc<str>>), ApiError> {
+        let Some(name) = name.filter(|name| !name.is_empty()) else {
+            return Ok((self.names[0].clone(), None));
+        };
+        if self.names.contains(&name) {
+            return Ok((name, None));
+        }
+        match self.adapters.iter().find(|(adapter, _)| **adapter == *name) {
+            Some((adapter, _)) => Ok((name, Some(Arc::clone(adapter)))),
+            None => Err(ApiError::unknown_model(&name, &self.names[0])),
         }
     }
 }

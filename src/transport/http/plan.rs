@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use xxhash_rust::xxh3::xxh3_64;
 
 use super::FaceModel;
 use super::body::{ChatBody, CompletionBody, Conversation, Prompt, SamplingBody};
 use super::error::ApiError;
+use super::logprobs::{self, Logprobs};
 use crate::model::tokenizer::{Chat, ModelTokenizer};
-use crate::transport::intake::next_request_id;
+use crate::transport::intake::{next_request_id, token_key};
+use crate::transport::recorded;
 use crate::types::{EngineRequest, HashSalt, StopRule, Tokens};
 
 /// Most answers of one HTTP request: prompts times `n`.
@@ -33,6 +34,8 @@ pub(super) struct Plan {
     pub(super) api: Api,
     /// Name that the client used, or the default one.
     pub(super) model: String,
+    /// The LoRA adapter that it names.
+    pub(super) adapter: Option<Arc<str>>,
     /// Prompts with the text to echo, if any.
     pub(super) prompts: Vec<(Tokens, String)>,
     /// Answers per prompt.
@@ -42,6 +45,11 @@ pub(super) struct Plan {
     pub(super) include_stop: bool,
     pub(super) skip_special_tokens: bool,
     pub(super) return_token_ids: bool,
+    pub(super) logprobs: Option<Logprobs>,
+    /// Alternatives per prompt token.
+    pub(super) prompt_logprobs: Option<u32>,
+    /// Name of the recorded answer to give.
+    pub(super) wanted_answer: Option<String>,
     pub(super) seed: Option<i64>,
     pub(super) priority: i32,
     pub(super) cache_salt: Option<Arc<str>>,
@@ -60,14 +68,17 @@ pub(super) struct StreamPlan {
 
 impl Plan {
     pub(super) fn completion(model: &FaceModel, body: CompletionBody) -> Result<Self, ApiError> {
-        let name = model.check_name(body.model)?;
+        let name = model.resolve_name(body.model)?;
         if body.suffix.is_some_and(|suffix| !suffix.is_empty()) {
             return Err(ApiError::bad_value("suffix", "suffix is not supported"));
         }
-        if body.logprobs.is_some() {
-            return Err(no_logprobs("logprobs"));
-        }
+        let top = logprobs::count("logprobs", "sample", body.logprobs)?;
         let echo = body.echo == Some(true);
+        if echo && top.is_some() {
+            let message = "logprobs together with echo is not supported; use prompt_logprobs for those of the prompt";
+            return Err(ApiError::bad_value("logprobs", message));
+        }
+        let keep = kept_tokens(model, body.sampling.truncate_prompt_tokens)?;
         let add_special_tokens = body.add_special_tokens != Some(false);
         let prompts = body.prompt.0.into_iter().map(|prompt| {
             let (ids, text) = match prompt {
@@ -80,6 +91,7 @@ impl Plan {
                     (ids, text.map_err(|error| ApiError::internal(error.to_string()))?)
                 }
             };
+            let ids = keep_last(ids, keep);
             check_prompt(model, &ids)?;
             Ok((Tokens::from(ids), text.unwrap_or_default()))
         });
@@ -92,19 +104,25 @@ impl Plan {
             name,
             prompts,
             body.sampling,
+            top,
             ("max_tokens", max_tokens, default),
         )
     }
 
     pub(super) fn chat(model: &FaceModel, body: ChatBody) -> Result<Self, ApiError> {
-        let name = model.check_name(body.model)?;
-        if body.logprobs == Some(true) {
-            return Err(no_logprobs("logprobs"));
+        let name = model.resolve_name(body.model)?;
+        let top = logprobs::count("top_logprobs", "sample", body.top_logprobs)?;
+        let asked = body.logprobs == Some(true);
+        if top.is_some_and(|top| top > 0) && !asked {
+            let message = "when using `top_logprobs`, `logprobs` must be set to true.";
+            return Err(ApiError::bad_value("top_logprobs", message));
         }
+        let top = asked.then_some(top.unwrap_or(0));
         if body.echo == Some(true) {
             return Err(ApiError::bad_value("echo", "echo is supported by /v1/completions only"));
         }
-        let ids = chat_tokens(&model.tokenizer, &body.conversation)?;
+        let keep = kept_tokens(model, body.sampling.truncate_prompt_tokens)?;
+        let ids = keep_last(chat_tokens(&model.tokenizer, &body.conversation)?, keep);
         check_prompt(model, &ids)?;
         let limit = match body.max_completion_tokens {
             Some(limit) => ("max_completion_tokens", Some(limit), None),
@@ -116,6 +134,7 @@ impl Plan {
             name,
             vec![(Tokens::from(ids), String::new())],
             body.sampling,
+            top,
             limit,
         )
     }
@@ -123,13 +142,27 @@ impl Plan {
     fn new(
         model: &FaceModel,
         api: Api,
-        name: String,
+        (name, adapter): (String, Option<Arc<str>>),
         prompts: Vec<(Tokens, String)>,
         sampling: SamplingBody,
+        top_logprobs: Option<u32>,
         (limit_name, limit, default_limit): (&'static str, Option<i64>, Option<u32>),
     ) -> Result<Self, ApiError> {
-        if sampling.prompt_logprobs.is_some() {
-            return Err(no_logprobs("prompt_logprobs"));
+        let prompt_logprobs = logprobs::count("prompt_logprobs", "prompt", sampling.prompt_logprobs)?;
+        if prompt_logprobs.is_some() && sampling.stream == Some(true) {
+            let message = "`prompt_logprobs` are not available when `stream=True`.";
+            return Err(ApiError::bad_value("prompt_logprobs", message));
+        }
+        if sampling.use_beam_search == Some(true) {
+            let message = "use_beam_search is not supported; emulated answers have no beams";
+            return Err(ApiError::bad_value("use_beam_search", message));
+        }
+        if sampling
+            .best_of
+            .is_some_and(|best_of| best_of > sampling.n.unwrap_or(1))
+        {
+            let message = "best_of above n is not supported; all emulated answers are equally good";
+            return Err(ApiError::bad_value("best_of", message));
         }
         let n = sampling.n.unwrap_or(1);
         let n = usize::try_from(n)
@@ -159,11 +192,13 @@ impl Plan {
         Ok(Self {
             api,
             model: name,
+            adapter,
             prompts,
             n,
             stop: StopRule {
                 max_tokens,
                 min_tokens,
+                max_thinking_tokens: None,
                 ignore_eos: sampling.ignore_eos == Some(true),
                 eos_token_ids: model.eos_token_ids.clone(),
                 stop_token_ids,
@@ -172,6 +207,16 @@ impl Plan {
             include_stop: sampling.include_stop_str_in_output == Some(true),
             skip_special_tokens: sampling.skip_special_tokens != Some(false),
             return_token_ids: sampling.return_token_ids == Some(true),
+            logprobs: top_logprobs.map(|top| Logprobs {
+                top,
+                as_ids: sampling.return_tokens_as_token_ids == Some(true),
+                vocab_size: model.vocab_size,
+            }),
+            prompt_logprobs,
+            wanted_answer: {
+                let annotations = sampling.nvext.and_then(|nvext| nvext.annotations).unwrap_or_default();
+                recorded::wanted(annotations.iter().map(String::as_str)).map(str::to_owned)
+            },
             seed: sampling.seed,
             priority: sampling.priority.unwrap_or(0),
             cache_salt: sampling.cache_salt.filter(|salt| !salt.is_empty()).map(Arc::from),
@@ -182,28 +227,22 @@ impl Plan {
         })
     }
 
-    /// The engine's requests, one per choice. Generated tokens depend on `seed` where one is given, else on the request's
-    /// id: the same seed gives the same answers.
-    pub(super) fn engine_requests(&self, client_id: &str) -> Vec<EngineRequest> {
-        let origin = self
-            .seed
-            .map_or_else(|| client_id.to_owned(), |seed| format!("seed {seed}"));
+    /// The engine's requests, one per choice, with the recorded answer that was asked for. Generated tokens depend on `seed`
+    /// where one is given, else on the request's id: the same seed gives the same answers.
+    pub(super) fn engine_requests(&self, client_id: &str, planned: Option<&Tokens>) -> Vec<EngineRequest> {
         let choices = self
             .prompts
             .iter()
             .flat_map(|prompt| std::iter::repeat_n(prompt, self.n));
         let requests = choices.enumerate().map(|(choice, (prompt, _))| EngineRequest {
             id: next_request_id(),
-            key: match choice {
-                0 => xxh3_64(origin.as_bytes()),
-                _ => xxh3_64(format!("{origin} choice {choice}").as_bytes()),
-            },
+            key: token_key(self.seed, client_id, choice),
             prompt: Arc::clone(prompt).into(),
             stop: self.stop.clone(),
-            planned: None,
+            planned: planned.cloned(),
             priority: self.priority,
             salt: HashSalt {
-                lora_name: None,
+                lora_name: self.adapter.clone(),
                 cache_salt: self.cache_salt.clone(),
             },
         });
@@ -211,11 +250,28 @@ impl Plan {
     }
 }
 
-fn no_logprobs(param: &'static str) -> ApiError {
-    ApiError::bad_value(
-        param,
-        "an emulated worker has no log probabilities; leave the field out",
-    )
+/// How many tokens of a prompt to keep.
+fn kept_tokens(model: &FaceModel, wanted: Option<i64>) -> Result<Option<usize>, ApiError> {
+    match wanted {
+        None => Ok(None),
+        // One place is left for the answer.
+        Some(-1) => Ok(Some((model.max_model_len as usize).saturating_sub(1).max(1))),
+        Some(wanted) => match usize::try_from(wanted) {
+            Ok(keep) if keep > 0 && keep <= model.max_model_len as usize => Ok(Some(keep)),
+            Ok(_) | Err(_) => {
+                let most = model.max_model_len;
+                let message = format!("truncate_prompt_tokens of {wanted} must be -1 or between 1 and {most}");
+                Err(ApiError::bad_value("truncate_prompt_tokens", message))
+            }
+        },
+    }
+}
+
+fn keep_last(mut ids: Vec<u32>, keep: Option<usize>) -> Vec<u32> {
+    if let Some(keep) = keep {
+        ids.drain(..ids.len().saturating_sub(keep));
+    }
+    ids
 }
 
 pub(super) fn encode(tokenizer: &ModelTokenizer, text: &str, special: bool) -> Result<Vec<u32>, ApiError> {

@@ -103,7 +103,7 @@ async fn route(
         }
         "/detokenize" => {
             let body: DetokenizeBody = read(state, body).await?;
-            model.check_name(body.model)?;
+            model.resolve_name(body.model)?;
             let text = model.tokenizer.decode(&body.tokens, false);
             Ok(ok(
                 &json!({ "prompt": text.map_err(|error| ApiError::internal(error.to_string()))? }),
@@ -142,7 +142,7 @@ async fn read<T: DeserializeOwned>(state: &FaceState, body: Incoming) -> Result<
     parse(&collect(state, body).await?)
 }
 
-fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
     serde_json::from_slice(body).map_err(|error| ApiError::bad_body(error.to_string()))
 }
 
@@ -212,7 +212,7 @@ where
 
 fn tokenize(model: &FaceModel, body: &Bytes) -> Result<Tokenized, ApiError> {
     let request: TokenizeBody = parse(body)?;
-    model.check_name(request.model)?;
+    model.resolve_name(request.model)?;
     let tokens = match request.prompt {
         Some(text) => plan::encode(&model.tokenizer, &text, request.add_special_tokens != Some(false))?,
         None => plan::chat_tokens(&model.tokenizer, &parse::<Conversation>(body)?)?,
@@ -272,6 +272,9 @@ async fn generate(
         created: unix_seconds(),
         model: plan.model.clone(),
         token_ids: plan.return_token_ids,
+        logprobs: plan.logprobs,
+        tokenizer: Arc::clone(&state.model.tokenizer),
+        vocab_size: state.model.vocab_size,
     };
     if let Some(told) = plan.stream {
         let stream = EventStream::new(generation, plan, told, envelope, reset);
@@ -318,14 +321,14 @@ async fn whole(
 }
 
 fn models(model: &FaceModel) -> Value {
-    let entry = |name: &String| {
+    let entry = |name: &str, root: &str, parent: Option<&str>| {
         json!({
             "id": name,
             "object": "model",
             "created": model.created,
             "owned_by": "vllm",
-            "root": model.root,
-            "parent": null,
+            "root": root,
+            "parent": parent,
             "max_model_len": model.max_model_len,
             "permission": [{
                 "id": format!("modelperm-{:016x}", xxhash_rust::xxh3::xxh3_64(name.as_bytes())),
@@ -343,7 +346,11 @@ fn models(model: &FaceModel) -> Value {
             }],
         })
     };
-    json!({ "object": "list", "data": model.names.iter().map(entry).collect::<Vec<_>>() })
+    let names = model.names.iter().map(|name| entry(name, &model.root, None));
+    let base = model.names.first().map(String::as_str);
+    let adapters = model.adapters.iter();
+    let adapters = adapters.map(|(name, path)| entry(name, path.as_deref().unwrap_or(name), base));
+    json!({ "object": "list", "data": names.chain(adapters).collect::<Vec<_>>() })
 }
 
 fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {

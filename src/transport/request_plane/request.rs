@@ -9,11 +9,12 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde::de::{Deserializer, SeqAccess, Visitor};
 use uuid::Uuid;
-use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
+use xxhash_rust::xxh3::xxh3_128;
 
 use super::Codec;
-use crate::transport::intake::Leg;
+use crate::transport::intake::{Leg, token_key};
 use crate::transport::rendezvous::{Identity, Meeting};
+use crate::transport::{logprob, recorded};
 use crate::types::{DpRank, EngineRequest, HashSalt, RequestId, StopRule, Token};
 
 /// A request that cannot be read.
@@ -45,6 +46,15 @@ pub struct PreprocessedRequest {
     /// What the prefill leg brought, when it came before this one.
     #[serde(default)]
     pub prefill_result: Option<serde::de::IgnoredAny>,
+    /// How to draw tokens.
+    #[serde(default)]
+    pub sampling_options: Option<SamplingOptions>,
+    /// What to tell beside the tokens.
+    #[serde(default)]
+    pub output_options: Option<OutputOptions>,
+    /// Words to the worker, such as which recorded answer to give.
+    #[serde(default)]
+    pub annotations: Option<Vec<String>>,
 }
 
 /// `bootstrap_info` on the wire.
@@ -61,6 +71,55 @@ pub struct BootstrapInfo {
     pub handoff_id: Option<Uuid>,
 }
 
+/// `sampling_options` on the wire, as far as they mean something for emulated tokens.
+#[derive(Debug, Default, Deserialize)]
+pub struct SamplingOptions {
+    /// Answers to one prompt.
+    #[serde(default)]
+    pub n: Option<u32>,
+    /// Answers to choose from.
+    #[serde(default)]
+    pub best_of: Option<u32>,
+    /// Follow several answers at a time.
+    #[serde(default)]
+    pub use_beam_search: Option<bool>,
+    /// The same seed gives the same answer.
+    #[serde(default)]
+    pub seed: Option<i64>,
+}
+
+/// `output_options` on the wire.
+#[derive(Debug, Default, Deserialize)]
+pub struct OutputOptions {
+    /// Alternatives to tell with each token; 0: the token's own log probability alone.
+    #[serde(default)]
+    pub logprobs: Option<u32>,
+    /// The same of the prompt.
+    #[serde(default)]
+    pub prompt_logprobs: Option<u32>,
+}
+
+/// What is to be told beside the tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Asked {
+    /// Answers, at least 1.
+    pub choices: u32,
+    /// Alternatives to tell with each token; `None`: no log probabilities.
+    pub logprobs: Option<u32>,
+}
+
+impl Default for Asked {
+    fn default() -> Self {
+        Self {
+            choices: 1,
+            logprobs: None,
+        }
+    }
+}
+
+/// Most answers to one request.
+const MAX_CHOICES: u32 = 128;
+
 /// `stop_conditions` on the wire.
 #[derive(Debug, Default, Deserialize)]
 pub struct StopConditions {
@@ -73,6 +132,9 @@ pub struct StopConditions {
     /// Never stop at eos.
     #[serde(default)]
     pub ignore_eos: Option<bool>,
+    /// Most tokens of reasoning.
+    #[serde(default)]
+    pub max_thinking_tokens: Option<u32>,
     /// Stop ids of the client.
     #[serde(default)]
     pub stop_token_ids: Option<Vec<Token>>,
@@ -96,7 +158,7 @@ pub struct Routing {
     /// Cache namespace.
     #[serde(default)]
     pub cache_salt: Option<String>,
-    /// Smaller is more urgent.
+    /// Greater is more urgent: what clients mean, which workers turn round for their engines.
     #[serde(default)]
     pub priority: Option<i32>,
 }
@@ -136,8 +198,46 @@ impl PreprocessedRequest {
         })))
     }
 
-    /// The engine's view of it, and the rank that the router chose. `client_id` seeds the generated tokens, so that a
-    /// request that migrates goes on with the same stream.
+    /// What it asks for beside the tokens.
+    ///
+    /// # Errors
+    /// What cannot be done, in words for the client.
+    pub fn asked(&self) -> Result<Asked, String> {
+        let none = SamplingOptions::default();
+        let sampling = self.sampling_options.as_ref().unwrap_or(&none);
+        let choices = sampling.n.unwrap_or(1);
+        if !(1..=MAX_CHOICES).contains(&choices) {
+            return Err(format!("n must be between 1 and {MAX_CHOICES}, got {choices}"));
+        }
+        if let Some(best_of) = sampling.best_of.filter(|&best_of| best_of > choices) {
+            return Err(format!(
+                "best_of {best_of} above n is not supported; all emulated answers are equally good"
+            ));
+        }
+        if sampling.use_beam_search == Some(true) {
+            return Err("use_beam_search is not supported".to_owned());
+        }
+        let output = self.output_options.as_ref();
+        if output.is_some_and(|output| output.prompt_logprobs.is_some()) {
+            return Err("prompt_logprobs is not supported; leave it out".to_owned());
+        }
+        let logprobs = output.and_then(|output| output.logprobs);
+        if let Some(top) = logprobs.filter(|&top| top > logprob::MAX_TOP) {
+            return Err(format!(
+                "logprobs of {top} is greater than the maximum {}",
+                logprob::MAX_TOP
+            ));
+        }
+        Ok(Asked { choices, logprobs })
+    }
+
+    /// Name of the recorded answer that it asks for.
+    pub fn wanted_answer(&self) -> Option<&str> {
+        recorded::wanted(self.annotations.iter().flatten().map(String::as_str))
+    }
+
+    /// The engine's view of it, and the rank that the router chose. The client's seed, else `client_id`, seeds the generated
+    /// tokens, so that a request that migrates goes on with the same stream.
     pub fn into_engine_request(self, id: RequestId, client_id: &str) -> (EngineRequest, Option<DpRank>) {
         let stop = self.stop_conditions.unwrap_or_default();
         let eos = self.eos_token_ids.unwrap_or_default();
@@ -151,19 +251,22 @@ impl PreprocessedRequest {
         }
         let routing = self.routing.unwrap_or_default();
         let salt = |text: Option<String>| text.filter(|t| !t.is_empty()).map(Arc::<str>::from);
+        let seed = self.sampling_options.and_then(|sampling| sampling.seed);
         let request = EngineRequest {
             id,
-            key: xxh3_64(client_id.as_bytes()),
+            key: token_key(seed, client_id, 0),
             prompt: self.token_ids.into(),
             stop: StopRule {
                 max_tokens: stop.max_tokens,
                 min_tokens: stop.min_tokens.unwrap_or(0),
+                max_thinking_tokens: stop.max_thinking_tokens,
                 ignore_eos: stop.ignore_eos.unwrap_or(false),
                 eos_token_ids: eos,
                 stop_token_ids,
             },
             planned: None,
-            priority: routing.priority.unwrap_or(0),
+            // The engine serves smaller ones first, as vLLM does.
+            priority: routing.priority.unwrap_or(0).saturating_neg(),
             salt: HashSalt {
                 lora_name: salt(routing.lora_name),
                 cache_salt: salt(routing.cache_salt),
@@ -280,7 +383,11 @@ mod tests {
             (request.stop.eos_token_ids, request.stop.stop_token_ids),
             (vec![2], vec![9])
         );
-        assert_eq!((rank, request.priority), (Some(DpRank(1)), 3));
+        assert_eq!(
+            (rank, request.priority),
+            (Some(DpRank(1)), -3),
+            "greater is more urgent"
+        );
         assert_eq!(request.salt.cache_salt.as_deref(), Some("t"));
     }
 
@@ -294,6 +401,46 @@ mod tests {
         };
         assert_eq!(key("a"), key("a"));
         assert_ne!(key("a"), key("b"));
+    }
+
+    #[test]
+    fn a_seed_decides_the_tokens_whatever_the_id() {
+        let key = |seed: &str, id: &str| {
+            let body = format!(r#"{{"token_ids":[1],"sampling_options":{{"seed":{seed}}}}}"#);
+            let request = PreprocessedRequest::decode(Codec::Json, body.as_bytes()).unwrap();
+            request.into_engine_request(RequestId(1), id).0.key
+        };
+        assert_eq!(key("7", "a"), key("7", "b"));
+        assert_ne!(key("7", "a"), key("8", "a"));
+        assert_ne!(key("null", "a"), key("null", "b"));
+    }
+
+    #[test]
+    fn what_cannot_be_done_is_refused_and_the_rest_is_told() {
+        let asked = |body: &str| {
+            let body = format!(r#"{{"token_ids":[1],{body}}}"#);
+            PreprocessedRequest::decode(Codec::Json, body.as_bytes())
+                .unwrap()
+                .asked()
+        };
+        let three = Asked {
+            choices: 3,
+            logprobs: Some(0),
+        };
+        assert_eq!(
+            asked(r#""sampling_options":{"n":3,"best_of":3},"output_options":{"logprobs":0}"#),
+            Ok(three)
+        );
+        for (body, word) in [
+            (r#""sampling_options":{"n":0}"#, "between 1 and 128"),
+            (r#""sampling_options":{"n":1,"best_of":4}"#, "best_of 4"),
+            (r#""sampling_options":{"use_beam_search":true}"#, "use_beam_search"),
+            (r#""output_options":{"prompt_logprobs":1}"#, "prompt_logprobs"),
+            (r#""output_options":{"logprobs":21}"#, "maximum 20"),
+        ] {
+            let error = asked(body).unwrap_err();
+            assert!(error.contains(word), "{body}: {error}");
+        }
     }
 
     #[test]

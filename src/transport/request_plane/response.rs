@@ -4,7 +4,7 @@
 //! |---|---|
 //! | handshake | header `{"subject":..,"stream_type":"response"}` |
 //! | prologue | header `{"error":null}` |
-//! | token | data `{"data":{"data":{"token_ids":[t]}},"complete_final":false}`, last one with `finish_reason` and usage |
+//! | token | data `{"data":{"data":{"token_ids":[t]}},"complete_final":false}`, last one with `finish_reason` and usage; with `index` where there are several answers, with `log_probs` and `top_logprobs` where they are asked for |
 //! | error | data `{"data":{"event":"error","error":{..}},"complete_final":false}` |
 //! | final | data `{"data":null,"complete_final":true}` |
 //! | end | header `"sentinel"` |
@@ -16,6 +16,7 @@ use rmp::encode as mp;
 
 use super::{Codec, two_part};
 use crate::transport::intake::Failure;
+use crate::transport::logprob;
 use crate::types::{FinishReason, Token};
 
 /// Token counts that go with the last item.
@@ -61,6 +62,52 @@ pub fn write_prologue(out: &mut Vec<u8>) {
     two_part::write(out, b"{\"error\":null}", b"");
 }
 
+/// What an item tells beside its token.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Extras {
+    /// Number of the answer, where there are several.
+    pub index: Option<u32>,
+    /// Alternatives to tell; `None`: no log probabilities.
+    pub logprobs: Option<u32>,
+}
+
+/// One item of one of several answers, or with log probabilities.
+pub fn write_item_with(
+    out: &mut Vec<u8>,
+    codec: Codec,
+    token: Option<Token>,
+    finish: Option<FinishReason>,
+    usage: Option<Usage>,
+    extras: Extras,
+) {
+    if extras == Extras::default() {
+        return write_output(out, codec, token, finish, usage);
+    }
+    let mut output = serde_json::json!({ "token_ids": token.as_slice() });
+    if let Some(index) = extras.index {
+        output["index"] = index.into();
+    }
+    if let (Some(token), Some(count)) = (token, extras.logprobs) {
+        output["log_probs"] = serde_json::json!([logprob::sampled(token)]);
+        let candidate = |(rank, (id, logprob)): (u32, (Token, f64))| serde_json::json!({ "rank": rank, "token_id": id, "token": null, "logprob": logprob });
+        let candidates = (1..).zip(logprob::top(token, count.max(1), Token::MAX)).map(candidate);
+        output["top_logprobs"] = serde_json::json!([candidates.collect::<Vec<_>>()]);
+    }
+    if let Some(finish) = finish {
+        output["finish_reason"] = finish_text(finish).into();
+    }
+    if let Some(usage) = usage {
+        output["completion_usage"] = serde_json::json!({
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "total_tokens": usage.prompt_tokens.saturating_add(usage.completion_tokens),
+            "prompt_tokens_details": { "cached_tokens": usage.cached_tokens },
+        });
+    }
+    let item = serde_json::json!({ "data": { "data": output }, "complete_final": false });
+    write_item(out, codec, &item);
+}
+
 /// One token; `finish` and `usage` on the last.
 pub fn write_token(out: &mut Vec<u8>, codec: Codec, token: Token, finish: Option<FinishReason>, usage: Option<Usage>) {
     write_output(out, codec, Some(token), finish, usage);
@@ -73,11 +120,6 @@ pub fn write_prefilled(out: &mut Vec<u8>, codec: Codec, token: Token, params: &s
         "complete_final": false,
     });
     write_item(out, codec, &item);
-}
-
-/// An item without a token that ends the answer.
-pub fn write_finish(out: &mut Vec<u8>, codec: Codec, finish: FinishReason, usage: Usage) {
-    write_output(out, codec, None, Some(finish), Some(usage));
 }
 
 /// The failure as an error item.
@@ -292,6 +334,34 @@ mod tests {
             read(Codec::Json)["data"]["data"]["completion_usage"]["prompt_tokens_details"]["cached_tokens"],
             4
         );
+    }
+
+    #[test]
+    fn several_answers_and_log_probabilities_are_told() {
+        for codec in [Codec::Msgpack, Codec::Json] {
+            let mut out = Vec::new();
+            let extras = Extras {
+                index: Some(2),
+                logprobs: Some(2),
+            };
+            write_item_with(&mut out, codec, Some(1234), Some(FinishReason::Stop), None, extras);
+            let (_, data) = two_part::split(&out).unwrap();
+            let item: serde_json::Value = match codec {
+                Codec::Msgpack => rmp_serde::from_slice(data).unwrap(),
+                Codec::Json => serde_json::from_slice(data).unwrap(),
+            };
+            let output = &item["data"]["data"];
+            assert_eq!((&output["index"], &output["token_ids"][0]), (&2.into(), &1234.into()));
+            assert_eq!(output["log_probs"][0], output["top_logprobs"][0][0]["logprob"]);
+            let second = &output["top_logprobs"][0][1];
+            assert_eq!((&second["rank"], &second["token_id"]), (&2.into(), &1235.into()));
+            assert_eq!(output["finish_reason"], "stop");
+        }
+        // Without them nothing changes.
+        let (mut plain, mut with) = (Vec::new(), Vec::new());
+        write_token(&mut plain, Codec::Msgpack, 7, None, None);
+        write_item_with(&mut with, Codec::Msgpack, Some(7), None, None, Extras::default());
+        assert_eq!(plain, with);
     }
 
     #[test]

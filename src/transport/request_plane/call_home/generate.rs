@@ -11,11 +11,12 @@ use super::{AnswerLimits, dial_by};
 use crate::faults::WorkerFaults;
 use crate::faults::draw::Dice;
 use crate::faults::kind::{GateFault, RequestFault, ResponseFault};
-use crate::transport::intake::{Failure, Intake, Refusal, Submission, TokenSink, next_request_id};
+use crate::transport::intake::{Failure, Intake, Leg, Refusal, Submission, TokenSink, next_request_id};
 use crate::transport::request_plane::endpoint::{Call, Endpoint};
-use crate::transport::request_plane::request::PreprocessedRequest;
+use crate::transport::request_plane::request::{Asked, PreprocessedRequest};
 use crate::transport::request_plane::tcp::frame::Ack;
 use crate::transport::toxic::Toxics;
+use crate::types::{EngineRequest, RequestId};
 
 /// Streams of one worker, counted.
 #[derive(Debug, Default)]
@@ -105,30 +106,35 @@ impl GenerateEndpoint {
         };
         let prompt_tokens = decoded.as_ref().map_or(0, |request| request.token_ids.len());
         let prompt_tokens = u32::try_from(prompt_tokens).unwrap_or(u32::MAX);
+        let asked = decoded
+            .as_ref()
+            .map_err(ToString::to_string)
+            .and_then(PreprocessedRequest::asked)
+            // A prefill leg has one token, whatever the client wants of the answer.
+            .map(|asked| {
+                if self.disaggregated_params.is_some() {
+                    Asked::default()
+                } else {
+                    asked
+                }
+            });
         let sink = SocketSink::new(
             Arc::clone(&socket),
             &control.subject,
             control.codec,
             prompt_tokens,
+            asked.clone().unwrap_or_default(),
             self.disaggregated_params.clone(),
             &self.limits,
             &faults,
         );
         answer.has_socket(&sink);
-        let id = answer.id;
-        let submitted = decoded
-            .map_err(|error| Refusal::Invalid(error.to_string()))
-            .and_then(|request| {
-                let leg = request.leg(&control.id);
-                let leg = leg.map_err(|error| Refusal::Invalid(error.to_string()))?;
-                let (request, dp_rank) = request.into_engine_request(id, &control.id);
-                self.intake.submit(Submission {
-                    request,
-                    dp_rank,
-                    leg,
-                    sink: Arc::clone(&sink) as Arc<dyn TokenSink>,
-                })
-            });
+        let mut ids = Vec::with_capacity(1);
+        let submitted = match (decoded, asked) {
+            (Ok(request), Ok(asked)) => self.submit((answer.id, request), &control.id, asked, &sink, &mut ids),
+            (_, Err(error)) => Err(Refusal::Invalid(error)),
+            (Err(error), Ok(_)) => Err(Refusal::Invalid(error.to_string())),
+        };
         if let Err(refusal) = submitted {
             tracing::debug!(request = %control.id, %refusal, "request failed on arrival");
             sink.failed(&match refusal {
@@ -141,15 +147,73 @@ impl GenerateEndpoint {
         sink.flush();
         let ended = stream::mind(&socket, &sink, &self.limits).await;
         match ended {
+            // One of several answers may have failed while the others run.
+            Ended::Complete if ids.len() > 1 => self.cancel(&ids),
             Ended::Complete | Ended::Broken => {}
-            Ended::Cancelled | Ended::GivenUp => self.intake.cancel(id),
+            Ended::Cancelled | Ended::GivenUp => self.cancel(&ids),
             Ended::Stalled => {
                 metrics::counter!("ghostfleet_streams_cancelled_total", "reason" => "stalled_reader").increment(1);
                 tracing::warn!(address = %control.address, request = %control.id, "reader stalled; request cancelled");
-                self.intake.cancel(id);
+                self.cancel(&ids);
             }
         }
         Some(ended)
+    }
+
+    /// Submits every answer that the request asks for, the first of them under the handle given. `ids`: those that were
+    /// taken.
+    fn submit(
+        &self,
+        (first_id, request): (RequestId, PreprocessedRequest),
+        client_id: &str,
+        asked: Asked,
+        sink: &Arc<SocketSink>,
+        ids: &mut Vec<RequestId>,
+    ) -> Result<(), Refusal> {
+        let leg = request.leg(client_id);
+        let leg = leg.map_err(|error| Refusal::Invalid(error.to_string()))?;
+        if matches!(leg, Leg::Met(_)) && asked.choices > 1 {
+            let why = "n above 1 is not supported where prefill and decode workers meet; ask several times";
+            return Err(Refusal::Invalid(why.to_owned()));
+        }
+        let planned = request.wanted_answer().and_then(|name| self.intake.recorded(name));
+        let seed = request.sampling_options.as_ref().and_then(|sampling| sampling.seed);
+        let (first, mut dp_rank) = request.into_engine_request(first_id, client_id);
+        let first = EngineRequest { planned, ..first };
+        if asked.choices > 1 {
+            // On one rank they share the prompt's blocks.
+            dp_rank = Some(self.intake.choose_rank(dp_rank)?);
+        }
+        let mut first = Some(first);
+        for choice in 0..asked.choices {
+            let last = choice + 1 == asked.choices;
+            let Some(mut request) = (if last { first.take() } else { first.clone() }) else {
+                break;
+            };
+            if choice > 0 {
+                request.id = next_request_id();
+                request.key = crate::transport::intake::token_key(seed, client_id, choice as usize);
+            }
+            let id = request.id;
+            let submitted = self.intake.submit(Submission {
+                request,
+                dp_rank,
+                leg: leg.clone(),
+                sink: sink.choice(choice),
+            });
+            if let Err(refusal) = submitted {
+                self.cancel(ids);
+                return Err(refusal);
+            }
+            ids.push(id);
+        }
+        Ok(())
+    }
+
+    fn cancel(&self, ids: &[RequestId]) {
+        for id in ids {
+            self.intake.cancel(*id);
+        }
     }
 }
 

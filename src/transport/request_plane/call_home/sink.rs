@@ -15,7 +15,8 @@ use super::content::{self, Content};
 use crate::faults::kind::ResponseFault;
 use crate::transport::intake::{Failure, TokenSink};
 use crate::transport::request_plane::Codec;
-use crate::transport::request_plane::response::{self, Usage};
+use crate::transport::request_plane::request::Asked;
+use crate::transport::request_plane::response::{self, Extras, Usage};
 use crate::types::{FinishReason, Token};
 
 /// Where an answer stands.
@@ -43,6 +44,8 @@ struct Out {
     completion_tokens: u32,
     cached_tokens: u32,
     admitted: bool,
+    /// Answers that have not ended.
+    open_choices: u32,
 }
 
 /// One answer on its way.
@@ -51,6 +54,7 @@ pub struct SocketSink {
     stream: Arc<TcpStream>,
     codec: Codec,
     prompt_tokens: u32,
+    asked: Asked,
     /// Of a prefill worker: what its token carries for the decode leg.
     disaggregated_params: Option<Arc<serde_json::Value>>,
     max_pending_bytes: usize,
@@ -67,6 +71,7 @@ impl SocketSink {
         subject: &str,
         codec: Codec,
         prompt_tokens: u32,
+        asked: Asked,
         disaggregated_params: Option<Arc<serde_json::Value>>,
         limits: &AnswerLimits,
         faults: &[ResponseFault],
@@ -84,12 +89,14 @@ impl SocketSink {
             completion_tokens: 0,
             cached_tokens: 0,
             admitted: false,
+            open_choices: asked.choices,
         };
         let max_pending_bytes = limits.max_pending_bytes;
         Arc::new(Self {
             stream,
             codec,
             prompt_tokens,
+            asked,
             disaggregated_params,
             max_pending_bytes,
             content,
@@ -190,6 +197,85 @@ impl SocketSink {
         response::write_sentinel(&mut out.buffer);
         out.phase = Phase::Ended { flushed: false };
     }
+
+    /// The way back of answer number `index`.
+    pub(super) fn choice(self: &Arc<Self>, index: u32) -> Arc<dyn TokenSink> {
+        let shared = Arc::clone(self);
+        if self.asked.choices == 1 {
+            shared
+        } else {
+            Arc::new(ChoiceSink { shared, index })
+        }
+    }
+
+    fn item(&self, index: Option<u32>, token: Option<Token>, finish: Option<FinishReason>) {
+        let mut out = self.out();
+        if out.phase != Phase::Open {
+            return;
+        }
+        if token.is_some()
+            && let Some(content) = &self.content
+            && content.malformed_after == Some(out.completion_tokens)
+        {
+            content::write_malformed(&mut out.buffer);
+        }
+        out.completion_tokens += u32::from(token.is_some());
+        let usage = finish.map(|_| self.usage(&out));
+        let extras = Extras {
+            index,
+            logprobs: self.asked.logprobs,
+        };
+        match (&self.disaggregated_params, token) {
+            (Some(params), Some(token)) => {
+                response::write_prefilled(&mut out.buffer, self.codec, token, params);
+                if finish.is_some() {
+                    response::write_item_with(&mut out.buffer, self.codec, None, finish, usage, extras);
+                }
+            }
+            _ => response::write_item_with(&mut out.buffer, self.codec, token, finish, usage, extras),
+        }
+        if finish.is_some() {
+            out.open_choices = out.open_choices.saturating_sub(1);
+            if out.open_choices == 0 {
+                self.end(&mut out);
+            }
+        }
+    }
+}
+
+/// One of several answers that share a socket.
+struct ChoiceSink {
+    shared: Arc<SocketSink>,
+    index: u32,
+}
+
+impl TokenSink for ChoiceSink {
+    fn admitted(&self, cached_tokens: u32) {
+        // The answers share the prompt: what the first one found in the cache is the request's.
+        if self.index == 0 {
+            self.shared.admitted(cached_tokens);
+        }
+    }
+
+    fn token(&self, token: Token, finish: Option<FinishReason>) {
+        self.shared.item(Some(self.index), Some(token), finish);
+    }
+
+    fn finished(&self, finish: FinishReason) {
+        self.shared.item(Some(self.index), None, Some(finish));
+    }
+
+    fn failed(&self, failure: &Failure) {
+        self.shared.failed(failure);
+    }
+
+    fn flush(&self) -> bool {
+        self.shared.flush()
+    }
+
+    fn broken(&self) {
+        self.shared.broken();
+    }
 }
 
 impl TokenSink for SocketSink {
@@ -200,38 +286,11 @@ impl TokenSink for SocketSink {
     }
 
     fn token(&self, token: Token, finish: Option<FinishReason>) {
-        let mut out = self.out();
-        if out.phase != Phase::Open {
-            return;
-        }
-        if let Some(content) = &self.content
-            && content.malformed_after == Some(out.completion_tokens)
-        {
-            content::write_malformed(&mut out.buffer);
-        }
-        out.completion_tokens += 1;
-        let usage = finish.map(|_| self.usage(&out));
-        match &self.disaggregated_params {
-            None => response::write_token(&mut out.buffer, self.codec, token, finish, usage),
-            Some(params) => {
-                response::write_prefilled(&mut out.buffer, self.codec, token, params);
-                if let (Some(finish), Some(usage)) = (finish, usage) {
-                    response::write_finish(&mut out.buffer, self.codec, finish, usage);
-                }
-            }
-        }
-        if finish.is_some() {
-            self.end(&mut out);
-        }
+        self.item(None, Some(token), finish);
     }
 
     fn finished(&self, finish: FinishReason) {
-        let mut out = self.out();
-        if out.phase == Phase::Open {
-            let usage = self.usage(&out);
-            response::write_finish(&mut out.buffer, self.codec, finish, usage);
-            self.end(&mut out);
-        }
+        self.item(None, None, Some(finish));
     }
 
     fn failed(&self, failure: &Failure) {
