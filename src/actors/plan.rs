@@ -23,9 +23,10 @@ use crate::transport::http::FaceModel;
 use crate::transport::nats::NatsConnector;
 use crate::transport::recorded::RecordedAnswers;
 use crate::transport::request_plane::Codec;
-use crate::transport::request_plane::call_home::AnswerLimits;
+use crate::transport::request_plane::call_home::{AnswerLimits, Dialer};
 use crate::transport::request_plane::plane::RequestPlane;
 use crate::transport::request_plane::tcp::server::Limits;
+use crate::transport::tls::{ServerTls, TcpTls};
 use crate::types::WorkerId;
 
 /// Workers that are alike.
@@ -194,8 +195,10 @@ pub struct Shared {
     pub event_host: IpAddr,
     /// Host that they advertise.
     pub event_advertise: IpAddr,
-    /// Bounds of answers.
-    pub answer_limits: AnswerLimits,
+    /// TLS of request listeners.
+    pub server_tls: Option<ServerTls>,
+    /// Opens response sockets.
+    pub dialer: Dialer,
     /// Most open requests per worker.
     pub max_open_requests: u32,
     /// Bounds of recovery answers.
@@ -214,9 +217,14 @@ impl Shared {
         nats: Option<NatsConnector>,
         (tcp_advertise, tcp_limits): (IpAddr, Limits),
         (event_host, event_advertise): (IpAddr, IpAddr),
+        tls: TcpTls,
         max_open_requests: u32,
     ) -> Self {
         let clock = Clock::start();
+        let dialer = Dialer {
+            limits: AnswerLimits::default(),
+            tls: tls.client,
+        };
         Self {
             pool,
             clock,
@@ -228,9 +236,10 @@ impl Shared {
             tcp_limits,
             event_host,
             event_advertise,
-            answer_limits: AnswerLimits::default(),
+            server_tls: tls.server,
+            recovery_limits: RecoveryLimits::new(dialer.clone()),
+            dialer,
             max_open_requests,
-            recovery_limits: RecoveryLimits::default(),
             restarts: RestartPolicy::default(),
         }
     }

@@ -19,7 +19,7 @@ use crate::faults::WorkerFaults;
 use crate::faults::kind::RecoveryFault;
 use crate::transport::event_plane::journal::Journal;
 use crate::transport::event_plane::recovery::Query;
-use crate::transport::request_plane::call_home::AnswerLimits;
+use crate::transport::request_plane::call_home::Dialer;
 use crate::transport::request_plane::call_home::ready::{ReadyAnswer, Written};
 use crate::transport::request_plane::control::Control;
 use crate::transport::request_plane::endpoint::{Call, Endpoint};
@@ -57,16 +57,19 @@ struct Bounds {
     waiting: AtomicUsize,
     /// Wakes the answer that has stood still longest: waiters are woken in the order in which they came.
     make_room: Notify,
+    dialer: Dialer,
 }
 
-impl Default for RecoveryLimits {
-    fn default() -> Self {
+impl RecoveryLimits {
+    /// The usual bounds; answers go out through `dialer`.
+    pub(super) fn new(dialer: Dialer) -> Self {
         Self(Arc::new(Bounds {
             queries: Arc::new(Semaphore::new(MAX_QUERIES)),
             turns: Semaphore::new(MAX_TURNS),
             sockets: Semaphore::new(MAX_SOCKETS),
             waiting: AtomicUsize::new(0),
             make_room: Notify::new(),
+            dialer,
         }))
     }
 }
@@ -163,13 +166,12 @@ impl RecoveryEndpoint {
     async fn answer(&self, Call { control, body }: Call, wrong: bool) {
         let bounds = &self.limits.0;
         let Some(_socket) = bounds.socket().await else { return };
-        let limits = AnswerLimits::default();
-        match self.write(&control, body, wrong, &limits).await {
+        match self.write(&control, body, wrong).await {
             Ok(answer) => {
                 self.counts.answered.fetch_add(1, Ordering::Relaxed);
                 // The caller has it all; its close is waited for out of courtesy, for as long as nobody else waits.
                 tokio::select! {
-                    () = answer.closed(limits.close) => {}
+                    () = answer.closed(bounds.dialer.limits.close) => {}
                     () = bounds.room_is_wanted(Instant::now()) => {}
                 }
             }
@@ -182,14 +184,10 @@ impl RecoveryEndpoint {
         }
     }
 
-    async fn write(
-        &self,
-        control: &Control,
-        body: Bytes,
-        wrong: bool,
-        limits: &AnswerLimits,
-    ) -> Result<ReadyAnswer, Lost> {
-        let mut answer = ReadyAnswer::dial(control, limits).await?;
+    async fn write(&self, control: &Control, body: Bytes, wrong: bool) -> Result<ReadyAnswer, Lost> {
+        let dialer = &self.limits.0.dialer;
+        let limits = &dialer.limits;
+        let mut answer = ReadyAnswer::dial(control, dialer).await?;
         answer.push(if wrong {
             wrong_answer(control)
         } else {

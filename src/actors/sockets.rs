@@ -80,7 +80,8 @@ impl Sockets {
             PlannedRequests::OwnTcp => {
                 let own = plan.tcp.unwrap_or_else(|| SocketAddr::new(shared.tcp_advertise, 0));
                 let endpoints = EndpointTable::default();
-                let server = TcpServer::bind(own.ip(), own.port(), endpoints.clone(), shared.tcp_limits)
+                let tls = shared.server_tls.clone();
+                let server = TcpServer::bind(own.ip(), own.port(), endpoints.clone(), shared.tcp_limits, tls)
                     .map_err(|source| StartError::Listener { path, source })?;
                 let address = SocketAddr::new(shared.tcp_advertise, server.address().port());
                 (RequestPlane::Tcp { endpoints, address }, Some(server))

@@ -67,6 +67,7 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
         connector,
         (config.tcp_advertise, limits),
         (config.event_host, config.event_advertise),
+        config.tls.clone(),
         config.max_open_requests,
     ));
     let registry = Arc::new(Registry::default());

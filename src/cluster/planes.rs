@@ -144,7 +144,8 @@ impl<'a> Planes<'a> {
         let _pool = self.pool.enter();
         let config = self.config;
         let endpoints = EndpointTable::default();
-        let server = TcpServer::bind(config.tcp_host, config.tcp_port, endpoints.clone(), self.limits)?;
+        let tls = config.tls.server.clone();
+        let server = TcpServer::bind(config.tcp_host, config.tcp_port, endpoints.clone(), self.limits, tls)?;
         let address = SocketAddr::new(config.tcp_advertise, server.address().port());
         let plane = RequestPlane::Tcp { endpoints, address };
         self.listener = Some((server, address, plane.clone()));

@@ -29,6 +29,7 @@ use crate::transport::event_plane::forward_pass::Detail;
 use crate::transport::event_plane::zmq::BrokerAddresses;
 use crate::transport::nats::{NatsAuth, NatsOptions, NatsOptionsError};
 use crate::transport::request_plane::Codec;
+use crate::transport::tls::{EtcdTls, NatsTls, TcpTls, TlsError};
 
 pub use admin::AdminConfig;
 use choices::Finite;
@@ -138,6 +139,8 @@ pub struct Config {
     pub native: Option<NativeEvents>,
     /// Pause between launches.
     pub stagger: Duration,
+    /// TLS of the TCP request plane.
+    pub tls: TcpTls,
     /// NATS; `None`: no group uses it.
     pub nats: Option<NatsConfig>,
     /// How ZeroMQ events reach routers.
@@ -238,7 +241,7 @@ impl Config {
             model_path,
             hub: HubOptions::from_lookup(|name| environment.get(name).map(Into::into)),
             seed: s.seed.unwrap_or(0),
-            discovery: discovery(fleet, &s)?,
+            discovery: discovery(fleet, &s, environment)?,
             tcp_host: tcp.bind,
             tcp_advertise: tcp.advertise,
             tcp_port: s.tcp_port.unwrap_or(0),
@@ -254,6 +257,7 @@ impl Config {
             admin: admin::resolve(fleet, &s)?,
             native: native::resolve(fleet, &s, &group_settings, &groups)?,
             stagger: stagger(fleet, s.stagger_delay.map_or(-1.0, Finite::get), stagger_total)?,
+            tls: TcpTls::from_lookup(|name| environment.get(name).cloned()).map_err(tls_error)?,
             nats: nats(fleet, &s, &groups, environment)?,
             brokers: brokers(fleet, &s)?,
             groups,
@@ -377,7 +381,12 @@ fn stagger(layered: &Layered, delay: f64, workers: u32) -> Result<Duration, Conf
     })
 }
 
-fn discovery(layered: &Layered, s: &Settings) -> Result<DiscoveryConfig, ConfigError> {
+fn discovery(
+    layered: &Layered,
+    s: &Settings,
+    environment: &BTreeMap<String, String>,
+) -> Result<DiscoveryConfig, ConfigError> {
+    let lookup = |name: &str| environment.get(name).cloned();
     let lease_ttl = u64::from(s.lease_ttl.unwrap_or(10));
     Ok(match s.discovery_backend.unwrap_or(DiscoveryBackend::Etcd) {
         DiscoveryBackend::Etcd => {
@@ -395,6 +404,8 @@ fn discovery(layered: &Layered, s: &Settings) -> Result<DiscoveryConfig, ConfigE
             }
             DiscoveryConfig::Etcd(EtcdOptions {
                 endpoints,
+                user: EtcdOptions::user_from_lookup(lookup).map_err(tls_error)?,
+                tls: EtcdTls::from_lookup(lookup).map_err(tls_error)?,
                 ttl: Duration::from_secs(lease_ttl),
                 connect_limit: seconds(
                     layered,
@@ -425,11 +436,17 @@ fn nats(
     let limit = seconds(layered, "nats_connect_timeout", limit)?;
     let options = NatsAuth::from_lookup(|name| environment.get(name).cloned())
         .map_err(NatsOptionsError::from)
-        .and_then(|auth| NatsOptions::new(text(s.nats_server.as_ref()), auth, limit));
+        .and_then(|auth| NatsOptions::new(text(s.nats_server.as_ref()), auth, limit))
+        .and_then(|options| options.with_tls(NatsTls::from_lookup(|name| environment.get(name).cloned())?));
     Ok(Some(NatsConfig {
         options: options.map_err(|error| ConfigError::Invalid(error.to_string()))?,
         connections: s.nats_connections.unwrap_or(NatsConnections::Shared),
     }))
+}
+
+#[allow(clippy::needless_pass_by_value)]
+fn tls_error(error: TlsError) -> ConfigError {
+    ConfigError::Invalid(error.to_string())
 }
 
 fn brokers(layered: &Layered, s: &Settings) -> Result<Brokers, ConfigError> {

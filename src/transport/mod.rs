@@ -10,3 +10,4 @@ pub mod recorded;
 pub mod rendezvous;
 pub mod request_plane;
 pub mod toxic;
+pub mod tls;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use ghostfleet::transport::request_plane::call_home::AnswerLimits;
+use ghostfleet::transport::request_plane::call_home::{AnswerLimits, Dialer};
 use ghostfleet::transport::request_plane::call_home::generate::{GenerateEndpoint, StreamCounts};
 use ghostfleet::transport::request_plane::endpoint::EndpointTable;
 use ghostfleet::transport::request_plane::tcp::frame;
@@ -44,6 +44,15 @@ impl Default for Setup {
     }
 }
 
+impl Setup {
+    fn dialer(&self) -> Dialer {
+        Dialer {
+            limits: self.answers,
+            tls: None,
+        }
+    }
+}
+
 pub(crate) struct Scene {
     server: TcpServer,
     pub(crate) worker: TestWorker,
@@ -76,11 +85,11 @@ impl Scene {
             Arc::new(worker.clone()),
             Arc::clone(&streams),
             setup.max_open,
-            setup.answers,
+            setup.dialer(),
         );
         let endpoints = EndpointTable::default();
         endpoints.insert(PATH, Arc::new(endpoint));
-        let server = TcpServer::bind([127, 0, 0, 1].into(), 0, endpoints, setup.limits).unwrap();
+        let server = TcpServer::bind([127, 0, 0, 1].into(), 0, endpoints, setup.limits, None).unwrap();
         Self {
             server,
             worker,

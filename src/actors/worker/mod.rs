@@ -165,7 +165,7 @@ impl Actor for Worker {
             Arc::clone(&self.gate) as Arc<dyn Intake>,
             Arc::clone(&self.entry.streams),
             self.shared.max_open_requests,
-            self.shared.answer_limits,
+            self.shared.dialer.clone(),
         )
         .disturbed_by(Arc::clone(self.entry.faults.table()));
         if self.plan.group.role == WorkerRole::Prefill {

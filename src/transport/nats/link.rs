@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::{NatsAuth, NatsOptions};
+use crate::transport::tls::{TlsError, Trust};
 
 /// Time for one attempt on one server.
 const ATTEMPT: Duration = Duration::from_secs(5);
@@ -50,6 +51,9 @@ pub enum NatsError {
         /// Its words.
         reason: String,
     },
+    /// A certificate or a key that could be used at start but no longer.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// The credentials file cannot be used.
     #[error("cannot use NATS_AUTH_CREDENTIALS_FILE {path}: {reason}")]
     Credentials {
@@ -177,7 +181,7 @@ impl NatsConnector {
                 let doublings = u32::try_from(attempt.saturating_sub(1)).unwrap_or(u32::MAX).min(8);
                 (FIRST_RETRY * 2u32.pow(doublings)).min(MAX_RETRY)
             });
-        let options = self.watch(options);
+        let options = self.encrypt(self.watch(options))?;
         Ok(match &self.options.auth {
             NatsAuth::None => options,
             NatsAuth::Password { user, password } => options.user_and_password(user.clone(), password.clone()),
@@ -190,6 +194,27 @@ impl NatsConnector {
                     reason: error.to_string(),
                 })?
             }
+        })
+    }
+
+    fn encrypt(&self, options: ConnectOptions) -> Result<ConnectOptions, NatsError> {
+        let Some(tls) = self.options.tls() else {
+            return Ok(options);
+        };
+        let options = options.require_tls(true);
+        Ok(match (&tls.trust, &tls.identity) {
+            // Given the files itself, the client leaves the authorities of the system alone, which may not be there.
+            (Some(Trust::Authorities(authorities)), identity) => {
+                let options = options.add_root_certificates(authorities.path().to_owned());
+                match identity {
+                    None => options,
+                    Some(own) => options.add_client_certificate(own.chain.path().to_owned(), own.key.path().to_owned()),
+                }
+            }
+            (None, Some(own)) => {
+                options.add_client_certificate(own.chain.path().to_owned(), own.key.path().to_owned())
+            }
+            (Some(Trust::Anybody), _) | (None, None) => options.tls_client_config(tls.config()?),
         })
     }
 

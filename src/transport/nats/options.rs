@@ -6,12 +6,16 @@ use std::time::Duration;
 
 use async_nats::ServerAddr;
 
+use crate::transport::tls::{NatsTls, TlsError};
+
 /// Servers of one cluster.
 #[derive(Clone)]
 pub struct NatsOptions {
     servers: Vec<ServerAddr>,
     /// How to sign in.
     pub auth: NatsAuth,
+    /// TLS; `None`: as the scheme says, with the authorities of the system.
+    tls: Option<NatsTls>,
     /// How long to keep trying at start.
     pub connect_limit: Duration,
 }
@@ -54,6 +58,14 @@ pub enum NatsOptionsError {
     /// A transport that this build does not have.
     #[error("NATS_SERVER: {0:?} asks for WebSocket, which is not supported; use nats://host:4222")]
     WebSocket(String),
+    /// TLS that the addresses do not ask for.
+    #[error(
+        "NATS TLS is set up by NATS_TLS_* variables but NATS_SERVER names {0}; use tls://, or unset the variables"
+    )]
+    NotEncrypted(String),
+    /// TLS variables or files that cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// Sign-in variables that do not go together.
     #[error(transparent)]
     Auth(#[from] NatsAuthError),
@@ -96,8 +108,28 @@ impl NatsOptions {
         Ok(Self {
             servers,
             auth,
+            tls: None,
             connect_limit,
         })
+    }
+
+    /// The same with TLS.
+    ///
+    /// # Errors
+    /// [`NatsOptionsError::NotEncrypted`] unless every address is `tls://`.
+    pub fn with_tls(mut self, tls: Option<NatsTls>) -> Result<Self, NatsOptionsError> {
+        if tls.is_some()
+            && let Some(plain) = self.servers.iter().find(|server| server.scheme() != "tls")
+        {
+            return Err(NatsOptionsError::NotEncrypted(shown(plain)));
+        }
+        self.tls = tls;
+        Ok(self)
+    }
+
+    /// TLS that goes beyond what the scheme says.
+    pub(super) fn tls(&self) -> Option<&NatsTls> {
+        self.tls.as_ref()
     }
 
     /// The servers, for the client.
@@ -107,19 +139,14 @@ impl NatsOptions {
 
     /// The servers for people and for `NATS_SERVER`, without passwords.
     pub fn addresses(&self) -> String {
-        let texts = self.servers.iter().map(|server| {
-            let host = server.host();
-            let brackets = if host.contains(':') { ("[", "]") } else { ("", "") };
-            format!(
-                "{}://{}{host}{}:{}",
-                server.scheme(),
-                brackets.0,
-                brackets.1,
-                server.port()
-            )
-        });
-        texts.collect::<Vec<_>>().join(",")
+        self.servers.iter().map(shown).collect::<Vec<_>>().join(",")
     }
+}
+
+fn shown(server: &ServerAddr) -> String {
+    let host = server.host();
+    let (open, close) = if host.contains(':') { ("[", "]") } else { ("", "") };
+    format!("{}://{open}{host}{close}:{}", server.scheme(), server.port())
 }
 
 /// What stands before an `@` may be a password.

@@ -13,13 +13,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use etcd_client::{Client, ConnectOptions, GetOptions, KeyValue, PutOptions, Txn, TxnOp};
+use etcd_client::{
+    Certificate, Client, ConnectOptions, GetOptions, Identity, KeyValue, PutOptions, TlsOptions, Txn, TxnOp,
+};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use self::renewer::Renewer;
 use self::status::Fault;
 use super::{DiscoveryError, Record, Renewal};
+use crate::transport::tls::{self, EtcdTls, TlsError};
 
 /// Most operations etcd takes in one transaction unless it is told otherwise (`--max-txn-ops`).
 const MAX_TXN_OPS: usize = 128;
@@ -45,10 +48,12 @@ const WARN_EVERY: Duration = Duration::from_secs(5);
 /// Options of an etcd store.
 #[derive(Clone, PartialEq, Eq)]
 pub struct EtcdOptions {
-    /// `http://<host>:<port>`, or `<host>:<port>`; any of them may answer (`ETCD_ENDPOINTS`).
+    /// `http://<host>:<port>` or `https://<host>:<port>`, or `<host>:<port>`; any of them may answer (`ETCD_ENDPOINTS`).
     pub endpoints: Vec<String>,
     /// User and password (`ETCD_AUTH_USERNAME`, `ETCD_AUTH_PASSWORD`).
     pub user: Option<(String, String)>,
+    /// TLS (`ETCD_AUTH_CA`, `ETCD_AUTH_CLIENT_CERT`, `ETCD_AUTH_CLIENT_KEY`).
+    pub tls: Option<EtcdTls>,
     /// Lease time, in whole seconds (`ETCD_LEASE_TTL`). The server may grant more.
     pub ttl: Duration,
     /// Time to go on trying at start-up (`ETCD_STARTUP_CONNECT_TIMEOUT_SECONDS`).
@@ -70,6 +75,7 @@ impl Default for EtcdOptions {
         Self {
             endpoints: vec!["http://localhost:2379".into()],
             user: None,
+            tls: None,
             ttl: Duration::from_secs(10),
             connect_limit: Duration::from_secs(30),
             answer_limit: Duration::from_secs(3),
@@ -80,12 +86,23 @@ impl Default for EtcdOptions {
     }
 }
 
+impl EtcdOptions {
+    /// User and password from `ETCD_AUTH_USERNAME` and `ETCD_AUTH_PASSWORD`.
+    ///
+    /// # Errors
+    /// [`TlsError::HalfSet`] when only one is set.
+    pub fn user_from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<(String, String)>, TlsError> {
+        tls::pair_from_lookup("ETCD_AUTH_USERNAME", "ETCD_AUTH_PASSWORD", lookup)
+    }
+}
+
 impl fmt::Debug for EtcdOptions {
     /// Everything but the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("EtcdOptions")
             .field("endpoints", &self.endpoints)
             .field("user", &self.user.as_ref().map(|(name, _)| name))
+            .field("tls", &self.tls)
             .field("ttl", &self.ttl)
             .field("connect_limit", &self.connect_limit)
             .field("answer_limit", &self.answer_limit)
@@ -348,10 +365,19 @@ async fn dial(options: &EtcdOptions) -> Result<Client, Fault> {
     if options.endpoints.is_empty() {
         return Err(Fault::Options("no etcd endpoint is given (ETCD_ENDPOINTS)".into()));
     }
-    if let Some(endpoint) = options.endpoints.iter().find(|endpoint| endpoint.starts_with("https:")) {
-        return Err(Fault::Options(format!(
-            "etcd endpoint {endpoint} needs TLS, which this build lacks; give an http:// endpoint"
-        )));
+    for endpoint in &options.endpoints {
+        let encrypted = endpoint.starts_with("https:");
+        if encrypted && options.tls.is_none() {
+            return Err(Fault::Options(format!(
+                "etcd endpoint {endpoint} needs TLS; set ETCD_AUTH_CA to the authority of its certificate (PEM text), or \
+                 give an http:// endpoint"
+            )));
+        }
+        if options.tls.is_some() && endpoint.starts_with("http:") {
+            return Err(Fault::Options(format!(
+                "ETCD_AUTH_CA asks for TLS but etcd endpoint {endpoint} has none; give an https:// endpoint, or unset it"
+            )));
+        }
     }
     if options.ttl.is_zero() || options.ttl.subsec_nanos() != 0 {
         return Err(Fault::Options(format!(
@@ -368,9 +394,21 @@ async fn dial(options: &EtcdOptions) -> Result<Client, Fault> {
     if let Some((name, password)) = &options.user {
         connect = connect.with_user(name, password);
     }
+    if let Some(tls) = &options.tls {
+        let tls = tls_options(tls).map_err(|error| Fault::Options(error.to_string()))?;
+        connect = connect.with_tls(tls);
+    }
     let client = Client::connect(&options.endpoints, Some(connect)).await?;
     client.maintenance_client().status().await?;
     Ok(client)
+}
+
+fn tls_options(tls: &EtcdTls) -> Result<TlsOptions, TlsError> {
+    let mut options = TlsOptions::new().ca_certificate(Certificate::from_pem(tls.authorities.read()?));
+    if let Some(identity) = &tls.identity {
+        options = options.identity(Identity::from_pem(identity.chain.read()?, identity.key.read()?));
+    }
+    Ok(options)
 }
 
 /// How many of `records` go into one transaction: at least one.

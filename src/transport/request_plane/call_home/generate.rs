@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::Dialer;
 use super::open::{OpenAnswer, OpenAnswers};
 use super::sink::SocketSink;
 use super::stream::{self, Ended};
-use super::{AnswerLimits, dial_by};
 use crate::faults::WorkerFaults;
 use crate::faults::draw::Dice;
 use crate::faults::kind::{GateFault, RequestFault, ResponseFault};
@@ -38,19 +38,19 @@ pub struct GenerateEndpoint {
     intake: Arc<dyn Intake>,
     counts: Arc<StreamCounts>,
     max_open: u32,
-    limits: AnswerLimits,
+    dialer: Dialer,
     faults: Option<Arc<WorkerFaults>>,
     disaggregated_params: Option<Arc<serde_json::Value>>,
 }
 
 impl GenerateEndpoint {
     /// An endpoint in front of `intake` that takes at most `max_open` requests at a time.
-    pub fn new(intake: Arc<dyn Intake>, counts: Arc<StreamCounts>, max_open: u32, limits: AnswerLimits) -> Self {
+    pub fn new(intake: Arc<dyn Intake>, counts: Arc<StreamCounts>, max_open: u32, dialer: Dialer) -> Self {
         Self {
             intake,
             counts,
             max_open,
-            limits,
+            dialer,
             faults: None,
             disaggregated_params: None,
         }
@@ -96,7 +96,7 @@ impl GenerateEndpoint {
         drop(body);
         let faults = self.ask::<ResponseFault>();
         let detour = Toxics::of(&faults).map(|toxics| (toxics, Dice::new(answer.id.0, 0)));
-        let socket = match dial_by(control.address, &self.limits, detour).await {
+        let socket = match self.dialer.dial_by(control.address, detour).await {
             Ok(socket) => Arc::new(socket),
             Err(error) => {
                 metrics::counter!("ghostfleet_call_home_failures_total").increment(1);
@@ -125,7 +125,7 @@ impl GenerateEndpoint {
             prompt_tokens,
             asked.clone().unwrap_or_default(),
             self.disaggregated_params.clone(),
-            &self.limits,
+            &self.dialer.limits,
             &faults,
         );
         answer.has_socket(&sink);
@@ -145,7 +145,7 @@ impl GenerateEndpoint {
         }
         // Handshake and prologue go out now, whenever the first token comes.
         sink.flush();
-        let ended = stream::mind(&socket, &sink, &self.limits).await;
+        let ended = stream::mind(&socket, &sink, &self.dialer.limits).await;
         match ended {
             // One of several answers may have failed while the others run.
             Ended::Complete if ids.len() > 1 => self.cancel(&ids),

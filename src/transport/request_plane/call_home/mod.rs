@@ -2,6 +2,7 @@
 //!
 //! | Module | What |
 //! |---|---|
+//! | [`socket`] | the socket itself, with TLS or without, and who dials it |
 //! | [`sink`] | buffer and socket of one answer, written to straight from the rank's thread |
 //! | [`stream`] | the task that minds the socket: cancellation, back-pressure, the closing handshake |
 //! | [`open`] | answers under way |
@@ -15,16 +16,13 @@ pub mod generate;
 pub mod open;
 pub mod ready;
 pub mod sink;
+pub mod socket;
 pub mod stream;
 
-use std::io;
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use tokio::net::TcpStream;
+pub use socket::{Dialer, ResponseSocket};
 
-use crate::faults::draw::Dice;
-use crate::transport::toxic::Toxics;
 /// Bounds of one answer.
 #[derive(Debug, Clone, Copy)]
 pub struct AnswerLimits {
@@ -46,31 +44,5 @@ impl Default for AnswerLimits {
             stall: Duration::from_secs(30),
             close: Duration::from_secs(10),
         }
-    }
-}
-
-/// Dials the caller's response server.
-///
-/// # Errors
-/// The socket's, or `TimedOut`.
-pub async fn dial(address: SocketAddr, limits: &AnswerLimits) -> io::Result<TcpStream> {
-    dial_by(address, limits, None).await
-}
-
-/// The same, by a detour if there is one.
-///
-/// # Errors
-/// As [`dial`].
-pub async fn dial_by(
-    address: SocketAddr,
-    limits: &AnswerLimits,
-    detour: Option<(Toxics, Dice)>,
-) -> io::Result<TcpStream> {
-    let connected = tokio::time::timeout(limits.connect, TcpStream::connect(address)).await;
-    let stream = connected.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-    stream.set_nodelay(true)?;
-    match detour {
-        None => Ok(stream),
-        Some((toxics, dice)) => toxics.detour(stream, dice).await,
     }
 }

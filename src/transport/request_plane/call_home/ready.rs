@@ -5,9 +5,8 @@ use std::io::{self, IoSlice};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
-use tokio::net::TcpStream;
 
-use super::{AnswerLimits, dial};
+use super::{Dialer, ResponseSocket};
 use crate::transport::request_plane::control::Control;
 use crate::transport::request_plane::{Codec, response};
 
@@ -17,7 +16,7 @@ const WRITE_PIECES: usize = 16;
 /// One answer on its way.
 #[derive(Debug)]
 pub struct ReadyAnswer {
-    stream: TcpStream,
+    socket: ResponseSocket,
     codec: Codec,
     pieces: VecDeque<Bytes>,
 }
@@ -38,13 +37,13 @@ impl ReadyAnswer {
     ///
     /// # Errors
     /// The socket's, or `TimedOut`.
-    pub async fn dial(control: &Control, limits: &AnswerLimits) -> io::Result<Self> {
-        let stream = dial(control.address, limits).await?;
+    pub async fn dial(control: &Control, dialer: &Dialer) -> io::Result<Self> {
+        let socket = dialer.dial(control.address).await?;
         let mut head = Vec::with_capacity(256);
         response::write_handshake(&mut head, &control.subject);
         response::write_prologue(&mut head);
         Ok(Self {
-            stream,
+            socket,
             codec: control.codec,
             pieces: VecDeque::from([Bytes::from(head)]),
         })
@@ -71,7 +70,7 @@ impl ReadyAnswer {
                 .take(WRITE_PIECES)
                 .map(|piece| IoSlice::new(piece))
                 .collect();
-            match self.stream.try_write_vectored(&slices) {
+            match self.socket.try_write_vectored(&slices) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(bytes) => {
                     self.advance(bytes);
@@ -82,7 +81,11 @@ impl ReadyAnswer {
                 Err(error) => return Err(error),
             }
         }
-        Ok(Written::All)
+        match self.socket.try_flush() {
+            Ok(()) => Ok(Written::All),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(written),
+            Err(error) => Err(error),
+        }
     }
 
     fn advance(&mut self, mut bytes: usize) {
@@ -101,23 +104,12 @@ impl ReadyAnswer {
     /// # Errors
     /// The socket's.
     pub async fn writable(&self) -> io::Result<()> {
-        self.stream.writable().await
+        self.socket.writable().await
     }
 
     /// Waits for the caller to close, at most `limit`. It closes with a reset more often than not; nothing it says by
     /// now changes anything.
     pub async fn closed(&self, limit: Duration) {
-        let mut rest = [0; 64];
-        let drain = async {
-            while self.stream.readable().await.is_ok() {
-                match self.stream.try_read(&mut rest) {
-                    Ok(0) => return,
-                    Ok(_) => {}
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                    Err(_) => return,
-                }
-            }
-        };
-        drop(tokio::time::timeout(limit, drain).await);
+        drop(tokio::time::timeout(limit, self.socket.read_to_close()).await);
     }
 }

@@ -7,11 +7,11 @@
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use super::AnswerLimits;
 use super::content::{self, Content};
+use super::socket::ResponseSocket;
 use crate::faults::kind::ResponseFault;
 use crate::transport::intake::{Failure, TokenSink};
 use crate::transport::request_plane::Codec;
@@ -40,6 +40,8 @@ struct Out {
     buffer: Vec<u8>,
     /// Bytes at the front of `buffer` that are on the wire already.
     written: usize,
+    /// The socket has taken all of it but not sent all of it.
+    inside: bool,
     phase: Phase,
     completion_tokens: u32,
     cached_tokens: u32,
@@ -48,10 +50,17 @@ struct Out {
     open_choices: u32,
 }
 
+impl Out {
+    /// Bytes that are not on the wire; what is inside the socket counts as one.
+    fn pending_bytes(&self) -> usize {
+        self.buffer.len() - self.written + usize::from(self.inside)
+    }
+}
+
 /// One answer on its way.
 #[derive(Debug)]
 pub struct SocketSink {
-    stream: Arc<TcpStream>,
+    stream: Arc<ResponseSocket>,
     codec: Codec,
     prompt_tokens: u32,
     asked: Asked,
@@ -67,7 +76,7 @@ pub struct SocketSink {
 impl SocketSink {
     /// An answer on a freshly dialled socket; handshake and prologue are buffered.
     pub fn new(
-        stream: Arc<TcpStream>,
+        stream: Arc<ResponseSocket>,
         subject: &str,
         codec: Codec,
         prompt_tokens: u32,
@@ -85,6 +94,7 @@ impl SocketSink {
         let out = Out {
             buffer,
             written: 0,
+            inside: false,
             phase: Phase::Open,
             completion_tokens: 0,
             cached_tokens: 0,
@@ -122,8 +132,7 @@ impl SocketSink {
 
     /// Bytes that wait for the reader.
     pub fn pending_bytes(&self) -> usize {
-        let out = self.out();
-        out.buffer.len() - out.written
+        self.out().pending_bytes()
     }
 
     /// Whether the engine has begun with it.
@@ -146,6 +155,7 @@ impl SocketSink {
         out.phase = phase;
         out.buffer = Vec::new();
         out.written = 0;
+        out.inside = false;
     }
 
     /// Writes what the socket takes right now. Returns whether anything went out.
@@ -169,6 +179,14 @@ impl SocketSink {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
+        }
+        match self.stream.try_flush() {
+            Ok(()) => out.inside = false,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                out.inside = true;
+                return Ok(progress);
+            }
+            Err(error) => return Err(error),
         }
         out.buffer.clear();
         out.written = 0;
@@ -312,7 +330,7 @@ impl TokenSink for SocketSink {
             self.wake.notify_one();
             return false;
         }
-        let pending = out.buffer.len() - out.written;
+        let pending = out.pending_bytes();
         if pending > self.max_pending_bytes {
             drop(out);
             metrics::counter!("ghostfleet_streams_cancelled_total", "reason" => "slow_reader").increment(1);

@@ -4,15 +4,11 @@
 //! answer ends, or a time limit passes. Tokens do not wake it.
 
 use std::io;
-use std::sync::Arc;
-use std::time::Duration;
-
-use socket2::SockRef;
-use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use super::AnswerLimits;
 use super::sink::{Phase, SocketSink};
+use super::socket::ResponseSocket;
 use crate::transport::request_plane::response::{self, StreamControl};
 use crate::transport::request_plane::two_part;
 
@@ -32,16 +28,12 @@ pub enum Ended {
 }
 
 /// Minds the socket to its end. On every result but `Complete` the caller has to cancel the request.
-pub async fn mind(stream: &Arc<TcpStream>, sink: &SocketSink, limits: &AnswerLimits) -> Ended {
+pub async fn mind(stream: &ResponseSocket, sink: &SocketSink, limits: &AnswerLimits) -> Ended {
     let ended = watch(stream, sink, limits).await;
     match ended {
         Ended::Complete | Ended::Cancelled => {}
-        Ended::Stalled | Ended::Broken | Ended::GivenUp => {
-            // Linger 0: the last reference that closes the socket sends a reset, as a dead process would.
-            if let Err(error) = SockRef::from(&**stream).set_linger(Some(Duration::ZERO)) {
-                tracing::debug!(%error, "cannot reset a response socket");
-            }
-        }
+        // The last reference that closes the socket sends a reset.
+        Ended::Stalled | Ended::Broken | Ended::GivenUp => stream.reset_on_close(),
     }
     if ended != Ended::Complete {
         sink.give_up();
@@ -49,7 +41,7 @@ pub async fn mind(stream: &Arc<TcpStream>, sink: &SocketSink, limits: &AnswerLim
     ended
 }
 
-async fn watch(stream: &TcpStream, sink: &SocketSink, limits: &AnswerLimits) -> Ended {
+async fn watch(stream: &ResponseSocket, sink: &SocketSink, limits: &AnswerLimits) -> Ended {
     let mut inbox = Inbox::default();
     // While bytes wait: when the reader is given up. After the last byte: when the close is no longer waited for.
     let mut deadline: Option<Instant> = None;
@@ -127,16 +119,15 @@ impl Default for Inbox {
 
 impl Inbox {
     /// The next control frame. An error is the end of the socket or a frame that is no control frame. Cancel-safe.
-    async fn next(&mut self, stream: &TcpStream) -> io::Result<StreamControl> {
+    async fn next(&mut self, stream: &ResponseSocket) -> io::Result<StreamControl> {
         loop {
             if let Some(control) = self.decode()? {
                 return Ok(control);
             }
-            stream.readable().await?;
             match stream.try_read(&mut self.bytes[self.len..]) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(bytes) => self.len += bytes,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => stream.readable().await?,
                 Err(error) => return Err(error),
             }
         }

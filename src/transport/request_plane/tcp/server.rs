@@ -12,12 +12,13 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
 use super::frame::{self, Ack, RequestFrame};
 use crate::transport::request_plane::endpoint::{self, EndpointTable};
+use crate::transport::tls::ServerTls;
 
 /// Bounds of one listener.
 #[derive(Debug, Clone, Copy)]
@@ -69,11 +70,18 @@ pub struct BindError {
 }
 
 impl TcpServer {
-    /// Binds `host:port` (port 0: any) and serves `endpoints` on the current runtime until shut down.
+    /// Binds `host:port` (port 0: any) and serves `endpoints` on the current runtime until shut down, with TLS or
+    /// without.
     ///
     /// # Errors
     /// [`BindError`] names the address.
-    pub fn bind(host: IpAddr, port: u16, endpoints: EndpointTable, limits: Limits) -> Result<Self, BindError> {
+    pub fn bind(
+        host: IpAddr,
+        port: u16,
+        endpoints: EndpointTable,
+        limits: Limits,
+        tls: Option<ServerTls>,
+    ) -> Result<Self, BindError> {
         let wanted = SocketAddr::new(host, port);
         let listener = listen(wanted).map_err(|source| BindError {
             address: wanted,
@@ -84,7 +92,7 @@ impl TcpServer {
             source,
         })?;
         let shutdown = Shutdown::default();
-        tokio::spawn(accept(listener, endpoints, limits, shutdown.clone()));
+        tokio::spawn(accept(listener, endpoints, limits, tls, shutdown.clone()));
         Ok(Self { address, shutdown })
     }
 
@@ -117,7 +125,13 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-async fn accept(listener: TcpListener, endpoints: EndpointTable, limits: Limits, shutdown: Shutdown) {
+async fn accept(
+    listener: TcpListener,
+    endpoints: EndpointTable,
+    limits: Limits,
+    tls: Option<ServerTls>,
+    shutdown: Shutdown,
+) {
     let open = Arc::new(AtomicU32::new(0));
     loop {
         let accepted = tokio::select! {
@@ -137,6 +151,7 @@ async fn accept(listener: TcpListener, endpoints: EndpointTable, limits: Limits,
                     peer,
                     endpoints: endpoints.clone(),
                     limits,
+                    tls: tls.clone(),
                 };
                 let reset = shutdown.reset.clone();
                 tokio::spawn(async move {
@@ -172,6 +187,7 @@ struct Connection {
     peer: SocketAddr,
     endpoints: EndpointTable,
     limits: Limits,
+    tls: Option<ServerTls>,
 }
 
 /// Why a connection ends.
@@ -187,37 +203,71 @@ enum Ended {
     SlowFrame(Duration),
     #[error("acks were not read within {0:?}")]
     SlowAcks(Duration),
+    #[error("no TLS with this peer: {0}")]
+    Handshake(io::Error),
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
 impl Connection {
-    async fn run(self, mut stream: TcpStream, reset: CancellationToken) {
+    async fn run(self, stream: TcpStream, reset: CancellationToken) {
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(peer = %self.peer, %error, "request connection");
         }
-        let ended = tokio::select! {
-            () = reset.cancelled() => None,
-            ended = self.serve(&mut stream) => ended,
-        };
-        match ended {
-            // Linger 0 makes the close below a reset.
-            None => {
-                if let Err(error) = SockRef::from(&stream).set_linger(Some(Duration::ZERO)) {
-                    tracing::debug!(peer = %self.peer, %error, "cannot reset a request connection");
+        let ended = match &self.tls {
+            None => self.serve_until(stream, |stream| stream, reset).await,
+            Some(tls) => {
+                let accepted = tokio::select! {
+                    () = reset.cancelled() => return,
+                    accepted = tls.accept(stream) => accepted,
+                };
+                match accepted {
+                    Ok(stream) => self.serve_until(stream, |stream| stream.get_ref().0, reset).await,
+                    Err(error) => Some(Ended::Handshake(error)),
                 }
             }
+        };
+        match ended {
+            None => tracing::debug!(peer = %self.peer, "request connection reset"),
             Some(Ended::Eof) => tracing::debug!(peer = %self.peer, "request connection closed"),
             Some(Ended::Io(error)) => tracing::debug!(peer = %self.peer, %error, "request connection lost"),
-            Some(reason @ (Ended::Truncated | Ended::Oversized(_) | Ended::SlowFrame(_) | Ended::SlowAcks(_))) => {
+            Some(
+                reason @ (Ended::Truncated
+                | Ended::Oversized(_)
+                | Ended::SlowFrame(_)
+                | Ended::SlowAcks(_)
+                | Ended::Handshake(_)),
+            ) => {
                 metrics::counter!("ghostfleet_request_connections_dropped_total").increment(1);
                 tracing::warn!(peer = %self.peer, %reason, "dropped a request connection");
             }
         }
     }
 
+    /// Serves until the connection ends, or is to end as with a dead process (`None`).
+    async fn serve_until<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        mut stream: S,
+        socket: fn(&S) -> &TcpStream,
+        reset: CancellationToken,
+    ) -> Option<Ended> {
+        tokio::select! {
+            () = reset.cancelled() => {}
+            ended = self.serve(&mut stream) => {
+                if ended.is_some() {
+                    return ended;
+                }
+            }
+        }
+        // Linger 0 makes the close below a reset.
+        if let Err(error) = SockRef::from(socket(&stream)).set_linger(Some(Duration::ZERO)) {
+            tracing::debug!(peer = %self.peer, %error, "cannot reset a request connection");
+        }
+        None
+    }
+
     /// `None`: a fault wants the connection reset.
-    async fn serve(&self, stream: &mut TcpStream) -> Option<Ended> {
+    async fn serve<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: &mut S) -> Option<Ended> {
         // Starts small: a frontend keeps up to a hundred connections open, most of them idle.
         let mut buffer = BytesMut::with_capacity(4096);
         let mut acks = Vec::new();
@@ -239,7 +289,11 @@ impl Connection {
                 }
             };
             if !acks.is_empty() {
-                match tokio::time::timeout(self.limits.peer_patience, stream.write_all(&acks)).await {
+                let send = async {
+                    stream.write_all(&acks).await?;
+                    stream.flush().await
+                };
+                match tokio::time::timeout(self.limits.peer_patience, send).await {
                     Ok(Ok(())) => acks.clear(),
                     Ok(Err(error)) => return Some(error.into()),
                     Err(_) => return Some(Ended::SlowAcks(self.limits.peer_patience)),
@@ -270,7 +324,7 @@ impl Connection {
     }
 
     /// Reads until the frame at the front of the buffer is complete, so that the time limit is one for the whole frame.
-    async fn read_more(&self, stream: &mut TcpStream, buffer: &mut BytesMut) -> io::Result<usize> {
+    async fn read_more<S: AsyncRead + Unpin>(&self, stream: &mut S, buffer: &mut BytesMut) -> io::Result<usize> {
         let before = buffer.len();
         loop {
             if stream.read_buf(buffer).await? == 0 {
