@@ -35,7 +35,7 @@ pub enum DiscoveryError {
         reason: String,
     },
     /// The server answers, and the answer is no.
-    #[error("etcd at {addresses} refuses {operation}: {reason}")]
+    #[error("etcd at {addresses} refuses {operation}: {reason}{}", sign_in_hint(reason))]
     Refused {
         /// Addresses of the store.
         addresses: String,
@@ -77,6 +77,17 @@ impl DiscoveryError {
     /// Whether the same call may succeed a little later without any other action.
     pub fn is_transient(&self) -> bool {
         matches!(self, Self::Unreachable { .. })
+    }
+}
+
+/// The way out of a refusal that has to do with who asks.
+fn sign_in_hint(reason: &str) -> &'static str {
+    // Source: error texts of etcd 3.4.
+    let about_users = ["user name is empty", "authentication failed", "permission denied", "invalid auth token"];
+    if about_users.iter().any(|words| reason.contains(words)) {
+        "; check ETCD_AUTH_USERNAME and ETCD_AUTH_PASSWORD, and what that user may do below v1/"
+    } else {
+        ""
     }
 }
 

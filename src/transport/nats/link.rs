@@ -29,9 +29,10 @@ const SUBSCRIPTION_QUEUE: usize = 1024;
 pub enum NatsError {
     /// No server answered in time.
     #[error(
-        "no NATS server answers at {addresses} within {} s ({reason}); start nats-server, correct NATS_SERVER, or use \
+        "no NATS server answers at {addresses} within {} s ({reason}); {}start nats-server, correct NATS_SERVER, or use \
          planes that need no server (--request-plane tcp --event-plane zmq)",
-        limit.as_secs_f32()
+        limit.as_secs_f32(),
+        certificate_hint(reason)
     )]
     NotConnected {
         /// Addresses tried.
@@ -62,6 +63,14 @@ pub enum NatsError {
         /// Why.
         reason: String,
     },
+}
+
+fn certificate_hint(reason: &str) -> &'static str {
+    if reason.contains("certificate") {
+        "check NATS_TLS_CA_CERT_PATH, NATS_TLS_CLIENT_CERT_PATH and NATS_TLS_CLIENT_KEY_PATH, "
+    } else {
+        ""
+    }
 }
 
 /// Makes connections to one cluster of servers. Reports an outage once, however many connections it takes down.
