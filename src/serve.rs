@@ -324,8 +324,8 @@ fn describe_planes(config: &Config, group: &Group, facts: &Facts) -> String {
         })
     };
     let requests = match (group.request_plane, facts.requests) {
-        (RequestPlane::Tcp, Some(at)) => format!("tcp {at}"),
-        (RequestPlane::Tcp, None) => "tcp, one listener per worker".to_owned(),
+        (RequestPlane::Tcp, Some(at)) => format!("tcp {at}{}", tls(config)),
+        (RequestPlane::Tcp, None) => format!("tcp, one listener per worker{}", tls(config)),
         (RequestPlane::Nats, _) => nats(),
     };
     let events = match (group.event_plane, &config.brokers) {
@@ -335,6 +335,15 @@ fn describe_planes(config: &Config, group: &Group, facts: &Facts) -> String {
         (EventPlane::Nats, _) => nats(),
     };
     format!("requests {requests}; events {events}")
+}
+
+fn tls(config: &Config) -> &'static str {
+    match (&config.tls.server, &config.tls.client) {
+        (None, None) => "",
+        (Some(_), None) => ", requests with TLS",
+        (None, Some(_)) => ", answers with TLS",
+        (Some(_), Some(_)) => " with TLS",
+    }
 }
 
 /// A frontend for the workers of a group. With several groups it is told which namespace is its own.
@@ -358,6 +367,13 @@ fn attach_command(config: &Config, group: &Group, discovery: &str, backend: &str
         (EventPlane::Zmq, Brokers::Discovered) => words.push("DYN_ZMQ_BROKER_ENABLED=true".to_owned()),
         (EventPlane::Zmq, Brokers::None) | (EventPlane::Nats, _) => {}
     }
+    if config.tls.server.is_some() {
+        words.push("DYN_TCP_TLS_CA_CERT_PATH=$DYN_TCP_TLS_CA_CERT_PATH".to_owned());
+    }
+    if config.tls.client.is_some() {
+        let variables = ["DYN_TCP_TLS_CERT_PATH", "DYN_TCP_TLS_KEY_PATH"];
+        words.extend(variables.map(|name| format!("{name}=${name}")));
+    }
     words.push(format!(
         "python -m dynamo.frontend --http-port 8000 --router-mode kv --discovery-backend {backend}"
     ));
@@ -366,6 +382,9 @@ fn attach_command(config: &Config, group: &Group, discovery: &str, backend: &str
     }
     if group.event_plane == EventPlane::Nats {
         words.push("--event-plane nats".to_owned());
+    }
+    if group.durable_kv_events {
+        words.push("--router-durable-kv-events".to_owned());
     }
     if config.groups.len() > 1 {
         words.push(format!("--namespace {}", group.endpoint.namespace()));

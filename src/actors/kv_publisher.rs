@@ -8,6 +8,7 @@
 mod faults;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use actix::prelude::*;
 use bytes::Bytes;
@@ -29,6 +30,9 @@ use crate::types::{KvEvent, SequenceHash, StoredBlock, TierEvent};
 
 /// Passes whose events may wait; past that the rank keeps the truth and sends it whole later.
 const MAILBOX: usize = 256;
+
+/// How often a durable stream that has lost events looks whether there is room to say everything anew.
+const RESTATE_CHECK: Duration = Duration::from_secs(1);
 
 /// One rank's KV event stream.
 pub struct KvPublisher {
@@ -91,10 +95,25 @@ impl KvPublisher {
             return self.publish_disturbed(events, ctx);
         }
         let before = self.journal.last_event_id();
-        for payload in self.journal.record(events) {
-            self.stream.publish(&payload, Clock::unix_ms());
-        }
+        let payloads = self.journal.record(events);
+        self.send(&payloads);
         self.gauge.count_kv_events(self.journal.last_event_id() - before);
+        if self.stream.is_to_restate() {
+            self.restate();
+        }
+    }
+
+    fn restate(&mut self) {
+        let before = self.journal.last_event_id();
+        let payloads = self.journal.restate();
+        self.send(&payloads);
+        self.gauge.count_kv_events(self.journal.last_event_id() - before);
+    }
+
+    fn send(&mut self, payloads: &[Bytes]) {
+        for payload in payloads {
+            self.stream.publish(payload, Clock::unix_ms());
+        }
     }
 }
 
@@ -113,6 +132,15 @@ impl Actor for KvPublisher {
         ctx.set_mailbox_capacity(MAILBOX);
         self.post.attach(ctx.address().recipient());
         self.storm(ctx);
+        if self.stream.is_durable() {
+            // Nobody will ask what this stream starts from, and what the one before it said still stands.
+            self.restate();
+            ctx.run_interval(RESTATE_CHECK, |publisher, _| {
+                if publisher.stream.is_to_restate() {
+                    publisher.restate();
+                }
+            });
+        }
     }
 }
 

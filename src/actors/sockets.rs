@@ -66,8 +66,13 @@ impl Sockets {
                 (sockets.collect::<Result<Vec<_>, _>>()?, true)
             }
             PlannedEvents::OwnNats => {
-                let outbox = NatsOutbox::start(link()?, OutboxLimits::WORKER, &shared.pool);
-                let plane = EventPlane::Nats(outbox);
+                let live = NatsOutbox::start(link()?, OutboxLimits::WORKER, &shared.pool);
+                let plane = if plan.group.durable_kv_events {
+                    let durable = NatsOutbox::start_durable(link()?, OutboxLimits::WORKER, &shared.pool);
+                    EventPlane::JetStream { live, durable }
+                } else {
+                    EventPlane::Nats(live)
+                };
                 ((0..ranks).map(|_| plane.clone()).collect(), true)
             }
         };

@@ -58,6 +58,7 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
     for (group, plan) in config.groups.iter().zip(groups) {
         planned.push(Arc::new(plan(planes.requests(group)?, planes.events(group)?)));
     }
+    warn_of_doubts(config);
     let workers = plan_workers(config, &planned);
     let (server, requests) = planes.listener();
     let connector = planes.into_connector();
@@ -128,6 +129,20 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
     })
 }
 
+/// Says what works but is likely not meant, or will not be for long.
+fn warn_of_doubts(config: &Config) {
+    if let Some(doubt) = config.tls.doubt() {
+        tracing::warn!("{doubt}");
+    }
+    for group in config.groups.iter().filter(|group| group.durable_kv_events) {
+        tracing::warn!(
+            group = %group.name,
+            "--durable-kv-events is deprecated: routers after Dynamo 1.3 do not read JetStream and will route these \
+             workers without knowing their caches; drop it to publish live events with recovery"
+        );
+    }
+}
+
 /// Starts the actor system on its own thread.
 fn run_system<T: Send + 'static>(
     arbiters: usize,
@@ -187,7 +202,7 @@ fn plan_group(
         max_num_batched_tokens: engine.max_num_batched_tokens,
         data_parallel_size: group.data_parallel_size,
         kv_events: publishes,
-        local_indexer: publishes,
+        local_indexer: publishes && !group.durable_kv_events,
         role: match role {
             WorkerRole::Aggregated => Role::Aggregated,
             WorkerRole::Prefill => Role::Prefill,
@@ -223,6 +238,7 @@ fn plan_group(
         handoff_timeout: group.disaggregation.session_timeout,
         requests,
         events,
+        durable_kv_events: group.durable_kv_events,
         codec: group.request_codec,
     })
 }

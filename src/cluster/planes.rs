@@ -13,6 +13,7 @@ use crate::config::{self, Brokers, Config, Group, NatsConfig, NatsConnections, P
 use crate::transport::discovery::Discovery;
 use crate::transport::discovery::record::{EventAddress, broker_prefix};
 use crate::transport::event_plane::EventPlane;
+use crate::transport::event_plane::durable;
 use crate::transport::event_plane::zmq::{self, BrokerAddresses, ZmqBrokered};
 use crate::transport::nats::{NatsConnector, NatsLink, NatsOutbox, OutboxLimits};
 use crate::transport::request_plane::endpoint::EndpointTable;
@@ -52,6 +53,7 @@ struct Nats {
     link: NatsLink,
     server: Option<Arc<NatsServer>>,
     outbox: Option<NatsOutbox>,
+    durable: Option<NatsOutbox>,
 }
 
 impl<'a> Planes<'a> {
@@ -111,13 +113,22 @@ impl<'a> Planes<'a> {
             config::EventPlane::Nats => {
                 let pool = self.pool;
                 let nats = self.nats()?;
+                let link = &nats.link;
+                if group.durable_kv_events {
+                    pool.block_on(link.ensure_stream(&durable::stream_name(&group.endpoint)))?;
+                }
                 Ok(match nats.connections {
                     NatsConnections::PerWorker => PlannedEvents::OwnNats,
                     NatsConnections::Shared => {
-                        let link = &nats.link;
                         let start = || NatsOutbox::start(link.clone(), OutboxLimits::FLEET, pool.handle());
-                        let outbox = nats.outbox.get_or_insert_with(start);
-                        PlannedEvents::Shared(EventPlane::Nats(outbox.clone()))
+                        let live = nats.outbox.get_or_insert_with(start).clone();
+                        let start = || NatsOutbox::start_durable(link.clone(), OutboxLimits::FLEET, pool.handle());
+                        PlannedEvents::Shared(if group.durable_kv_events {
+                            let durable = nats.durable.get_or_insert_with(start).clone();
+                            EventPlane::JetStream { live, durable }
+                        } else {
+                            EventPlane::Nats(live)
+                        })
                     }
                 })
             }
@@ -167,6 +178,7 @@ impl<'a> Planes<'a> {
                 link,
                 server: None,
                 outbox: None,
+                durable: None,
             });
         }
         Ok(self.nats.as_mut().expect("made above when it was missing"))

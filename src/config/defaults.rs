@@ -103,6 +103,7 @@ impl Settings {
         "name",
         "request_plane",
         "event_plane",
+        "durable_kv_events",
         "request_codec",
     ];
 

@@ -53,6 +53,7 @@ pub(super) fn resolve(index: usize, layered: &Layered) -> Result<Group, ConfigEr
         startup_time: startup_time(layered, &s)?,
         request_plane: s.request_plane.unwrap_or(RequestPlane::Tcp),
         event_plane: s.event_plane.unwrap_or(EventPlane::Zmq),
+        durable_kv_events: s.durable_kv_events.unwrap_or(false),
         request_codec: s.request_codec.unwrap_or_default(),
         kv_cache_trace: s.kv_cache_trace.unwrap_or(false),
         disaggregation: disaggregation::resolve(layered, &s, role)?,
@@ -175,6 +176,10 @@ pub(super) fn check_together(layered: &Layered, s: &Settings) -> Result<(), Conf
         if wanted && !some(s.num_g2_blocks) {
             return Err(refused(layered, key, "requires --num-g2-blocks"));
         }
+    }
+    if s.durable_kv_events == Some(true) && s.event_plane != Some(EventPlane::Nats) {
+        let why = "keeps KV events in NATS JetStream: add --event-plane nats";
+        return Err(refused(layered, "durable_kv_events", why));
     }
     if s.zmq_replay_ports.is_some() && s.zmq_kv_events_ports.is_none() {
         return Err(refused(layered, "zmq_replay_ports", "requires --zmq-kv-events-ports"));

@@ -186,6 +186,8 @@ pub struct Group {
     pub request_plane: RequestPlane,
     /// How their events travel.
     pub event_plane: EventPlane,
+    /// KV events go to JetStream, for routers of Dynamo 1.3.
+    pub durable_kv_events: bool,
     /// Encoding that they ask routers to use.
     pub request_codec: Codec,
     /// Log every change of a KV cache.
@@ -232,6 +234,7 @@ impl Config {
         let tcp = host_of(fleet, "tcp_host", s.tcp_host.as_ref())?;
         let event = host_of(fleet, "event_host", s.event_host.as_ref())?;
         let http = host_of(fleet, "http_host", s.http_host.as_ref())?;
+        check_response_plane(environment)?;
         let config = Self {
             model_name: s
                 .model_name
@@ -442,6 +445,19 @@ fn nats(
         options: options.map_err(|error| ConfigError::Invalid(error.to_string()))?,
         connections: s.nats_connections.unwrap_or(NatsConnections::Shared),
     }))
+}
+
+/// Answers go by TCP; a process that is told otherwise must not start, because its frontends would wait for ever.
+fn check_response_plane(environment: &BTreeMap<String, String>) -> Result<(), ConfigError> {
+    const NAME: &str = "DYN_RESPONSE_PLANE";
+    match environment.get(NAME).map(|value| value.trim()) {
+        None | Some("" | "tcp") => Ok(()),
+        Some(other) => Err(ConfigError::Environment {
+            name: NAME.to_owned(),
+            value: other.to_owned(),
+            error: "answers go by tcp only; set tcp, or unset it, here and on the frontends".to_owned(),
+        }),
+    }
 }
 
 #[allow(clippy::needless_pass_by_value)]

@@ -148,6 +148,19 @@ impl Client {
         }
     }
 
+    /// The same for one that may never be answered; `None` after `limit`.
+    pub(crate) fn try_post(&self, path: &str, body: &Value, limit: Duration) -> Option<Reply> {
+        let request = self.agent.post(format!("{}{path}", self.base));
+        let request = request.config().timeout_global(Some(limit)).build();
+        let mut answer = request.send_json(body).ok()?;
+        let status = answer.status().as_u16();
+        let text = answer.body_mut().read_to_string().ok()?;
+        Some(Reply {
+            status,
+            body: serde_json::from_str(&text).unwrap_or(Value::String(text)),
+        })
+    }
+
     /// Sends a request and reads its events one by one.
     #[track_caller]
     pub(crate) fn stream(&self, path: &str, body: &Value) -> Stream {

@@ -2,6 +2,8 @@
 
 mod ask;
 mod broker;
+#[path = "../certificates/mod.rs"]
+mod certificates;
 mod client;
 mod etcd;
 mod fleet;
@@ -18,9 +20,12 @@ mod answers;
 mod busy;
 mod disaggregation;
 mod discovery;
+mod durable;
 mod faults;
 mod mockers;
 mod planes;
+mod quic;
 mod quickstart;
 mod requests;
 mod routing;
+mod tls;

@@ -14,19 +14,30 @@ pub(crate) struct Nats {
     process: Process,
     scratch: PathBuf,
     port: u16,
+    jetstream: bool,
 }
 
 impl Nats {
     /// Starts one; its log goes to `scratch`.
     pub(crate) fn start(scratch: &Path) -> Self {
+        Self::with(scratch, false)
+    }
+
+    /// One with JetStream, which keeps its files in `scratch`.
+    pub(crate) fn start_with_jetstream(scratch: &Path) -> Self {
+        Self::with(scratch, true)
+    }
+
+    fn with(scratch: &Path, jetstream: bool) -> Self {
         for attempt in 1..=ATTEMPTS {
             let port = free_port();
-            match spawn(scratch, port) {
+            match spawn(scratch, port, jetstream) {
                 Ok(process) => {
                     return Self {
                         process,
                         scratch: scratch.to_owned(),
                         port,
+                        jetstream,
                     };
                 }
                 Err(process) if attempt == ATTEMPTS => process.show_log(),
@@ -48,7 +59,7 @@ impl Nats {
 
     /// Starts it again on the same address.
     pub(crate) fn restart(&mut self) {
-        match spawn(&self.scratch, self.port) {
+        match spawn(&self.scratch, self.port, self.jetstream) {
             Ok(process) => self.process = process,
             Err(process) => {
                 process.show_log();
@@ -59,9 +70,12 @@ impl Nats {
 }
 
 /// Starts it and waits until it takes connections; `Err` when it ended instead.
-fn spawn(scratch: &Path, port: u16) -> Result<Process, Process> {
+fn spawn(scratch: &Path, port: u16, jetstream: bool) -> Result<Process, Process> {
     let mut process = Process::start("nats-server", Path::new("nats-server"), scratch, |command| {
         command.args(["--addr", "127.0.0.1", "--port", &port.to_string()]);
+        if jetstream {
+            command.arg("-js").arg("-sd").arg(scratch.join("jetstream"));
+        }
     });
     match process.wait_ready(START_LIMIT, || TcpStream::connect(("127.0.0.1", port)).is_ok()) {
         Ok(()) => Ok(process),

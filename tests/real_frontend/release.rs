@@ -9,6 +9,8 @@ pub(crate) enum Release {
     V1_6_1,
     /// 1.4.2.
     V1_4_2,
+    /// 1.3.1, the last that reads KV events from JetStream. Only for that.
+    V1_3_1,
 }
 
 impl Release {
@@ -17,10 +19,11 @@ impl Release {
         match self {
             Self::V1_6_1 => "1.6.1",
             Self::V1_4_2 => "1.4.2",
+            Self::V1_3_1 => "1.3.1",
         }
     }
 
-    /// The Python that has this release: `GHOSTFLEET_DYNAMO_161` or `_142`, else what `scripts/setup` made.
+    /// The Python that has this release: `GHOSTFLEET_DYNAMO_161`, `_142` or `_131`, else what `scripts/setup` made.
     ///
     /// # Panics
     /// When there is none; the message says how to get it.
@@ -39,11 +42,11 @@ impl Release {
         python
     }
 
-    /// `DYN_TCP_RESPONSE_STREAM_HOST` for loopback: 1.4.2 wants the interface's name, and refuses an address.
+    /// `DYN_TCP_RESPONSE_STREAM_HOST` for loopback: before 1.6 it wants the interface's name, and refuses an address.
     pub(crate) fn loopback_response_host(self) -> &'static str {
         match self {
             Self::V1_6_1 => "127.0.0.1",
-            Self::V1_4_2 => "lo",
+            Self::V1_4_2 | Self::V1_3_1 => "lo",
         }
     }
 }

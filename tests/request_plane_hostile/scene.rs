@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use ghostfleet::transport::request_plane::call_home::{AnswerLimits, Dialer};
 use ghostfleet::transport::request_plane::call_home::generate::{GenerateEndpoint, StreamCounts};
+use ghostfleet::transport::request_plane::call_home::{AnswerLimits, Dialer};
 use ghostfleet::transport::request_plane::endpoint::EndpointTable;
 use ghostfleet::transport::request_plane::tcp::frame;
 use ghostfleet::transport::request_plane::tcp::server::{Limits, TcpServer};

@@ -44,7 +44,12 @@ impl Etcd {
         .map(str::to_owned)
         .into();
         if let Some(pair) = tls {
-            let files = ["--cert-file", pair.certificate.to_str().unwrap(), "--key-file", pair.key.to_str().unwrap()];
+            let files = [
+                "--cert-file",
+                pair.certificate.to_str().unwrap(),
+                "--key-file",
+                pair.key.to_str().unwrap(),
+            ];
             arguments.extend(files.map(str::to_owned));
         }
         arguments.extend(further.iter().map(|argument| (*argument).to_owned()));
@@ -69,7 +74,14 @@ impl Etcd {
 
 /// Connects as `serve` with these variables would.
 async fn connect(etcd: &Etcd, variables: Variables<'_>) -> Result<Discovery, DiscoveryError> {
-    let flags = ["--model-path", "m", "--discovery-backend", "etcd", "--etcd-endpoints", &etcd.endpoint];
+    let flags = [
+        "--model-path",
+        "m",
+        "--discovery-backend",
+        "etcd",
+        "--etcd-endpoints",
+        &etcd.endpoint,
+    ];
     let config = ghostfleet::serve::config_from(flags, &environment(variables)).unwrap();
     let DiscoveryConfig::Etcd(mut options) = config.discovery else {
         panic!("etcd was asked for")
@@ -100,17 +112,32 @@ async fn a_user_signs_in_and_a_wrong_password_is_told_at_once() {
         &["user", "add", "root:top"][..],
         &["user", "grant-role", "root", "root"],
         &["role", "add", "worker"],
-        &["role", "grant-permission", "--prefix=true", "worker", "readwrite", "v1/"],
+        &[
+            "role",
+            "grant-permission",
+            "--prefix=true",
+            "worker",
+            "readwrite",
+            "v1/",
+        ],
         &["user", "add", "ghost:secret"],
         &["user", "grant-role", "ghost", "worker"],
         &["auth", "enable"],
     ] {
         etcd.control(arguments);
     }
-    let user = |password| [("ETCD_AUTH_USERNAME", Path::new("ghost")), ("ETCD_AUTH_PASSWORD", Path::new(password))];
+    let user = |password| {
+        [
+            ("ETCD_AUTH_USERNAME", Path::new("ghost")),
+            ("ETCD_AUTH_PASSWORD", Path::new(password)),
+        ]
+    };
     works(&connect(&etcd, &user("secret")).await.unwrap()).await;
     let refused = connect(&etcd, &user("guess")).await.unwrap_err().to_string();
-    assert!(refused.contains("refuses") && refused.contains(&etcd.endpoint), "{refused}");
+    assert!(
+        refused.contains("refuses") && refused.contains(&etcd.endpoint),
+        "{refused}"
+    );
     assert!(!refused.contains("guess"), "{refused}");
 
     let nobody = connect(&etcd, &[]).await;
@@ -133,7 +160,10 @@ async fn a_sign_in_that_runs_out_is_renewed() {
     ] {
         etcd.control(arguments);
     }
-    let user = [("ETCD_AUTH_USERNAME", Path::new("root")), ("ETCD_AUTH_PASSWORD", Path::new("top"))];
+    let user = [
+        ("ETCD_AUTH_USERNAME", Path::new("root")),
+        ("ETCD_AUTH_PASSWORD", Path::new("top")),
+    ];
     let discovery = connect(&etcd, &user).await.unwrap();
     let lease = discovery.open().await.unwrap();
     // Whatever etcd makes of its own time to live, three of it are enough.
@@ -155,7 +185,10 @@ async fn tls_works_with_the_authority_and_with_a_certificate_of_our_own() {
 
     let etcd = Etcd::start(Some(&own), &[]);
     works(&connect(&etcd, &[("ETCD_AUTH_CA", &ca)]).await.unwrap()).await;
-    let refused = connect(&etcd, &[("ETCD_AUTH_CA", &strange)]).await.unwrap_err().to_string();
+    let refused = connect(&etcd, &[("ETCD_AUTH_CA", &strange)])
+        .await
+        .unwrap_err()
+        .to_string();
     assert!(refused.contains("certificate"), "{refused}");
     let refused = connect(&etcd, &[]).await.unwrap_err().to_string();
     assert!(refused.contains("ETCD_AUTH_CA"), "{refused}");
@@ -179,8 +212,18 @@ async fn tls_for_an_endpoint_without_it_is_refused() {
     let scratch = TempDir::new().unwrap();
     let ca = std::fs::read_to_string(Authority::new(scratch.path(), "a").path()).unwrap();
     let variables = environment(&[("ETCD_AUTH_CA", Path::new(&ca))]);
-    let flags = ["--model-path", "m", "--discovery-backend", "etcd", "--etcd-endpoints", "http://127.0.0.1:1"];
+    let flags = [
+        "--model-path",
+        "m",
+        "--discovery-backend",
+        "etcd",
+        "--etcd-endpoints",
+        "http://127.0.0.1:1",
+    ];
     let config = ghostfleet::serve::config_from(flags, &variables).unwrap();
     let refused = Discovery::connect(&config.discovery).await.unwrap_err().to_string();
-    assert!(refused.contains("https://") && refused.contains("ETCD_AUTH_CA"), "{refused}");
+    assert!(
+        refused.contains("https://") && refused.contains("ETCD_AUTH_CA"),
+        "{refused}"
+    );
 }

@@ -15,7 +15,10 @@ fn start(scheme: &str, arguments: &[&str]) -> (Server, String) {
         .map(str::to_owned)
         .into();
     all.extend(arguments.iter().map(|argument| (*argument).to_owned()));
-    (Server::start("nats-server", &all, port), format!("{scheme}://127.0.0.1:{port}"))
+    (
+        Server::start("nats-server", &all, port),
+        format!("{scheme}://127.0.0.1:{port}"),
+    )
 }
 
 /// A fleet on both NATS planes, or why there is none.
@@ -132,7 +135,12 @@ impl Credentials {
         let [operator_jwt, account_jwt, user_jwt] = [
             token(&operator, &operator, "operator", &serde_json::json!({})),
             token(&operator, &account, "account", &limits()),
-            token(&account, &user, "user", &serde_json::json!({"subs": -1, "data": -1, "payload": -1})),
+            token(
+                &account,
+                &user,
+                "user",
+                &serde_json::json!({"subs": -1, "data": -1, "payload": -1}),
+            ),
         ];
         let server = scratch.join("server.conf");
         let resolver = format!(

@@ -62,12 +62,15 @@ fn files_that_are_missing_unreadable_or_of_another_kind_are_named() {
     let pair = authority.loopback("x");
     let nowhere = scratch.path().join("nowhere.pem");
     let garbage = scratch.path().join("garbage.pem");
-    std::fs::write(&garbage, "-----BEGIN CERTIFICATE-----\nno base64!\n-----END CERTIFICATE-----\n").unwrap();
+    std::fs::write(
+        &garbage,
+        "-----BEGIN CERTIFICATE-----\nno base64!\n-----END CERTIFICATE-----\n",
+    )
+    .unwrap();
     let empty = scratch.path().join("empty.pem");
     std::fs::write(&empty, "").unwrap();
-    let with = |cert: &Path, key: &Path| {
-        refusal(&[], &[("DYN_TCP_TLS_CERT_PATH", cert), ("DYN_TCP_TLS_KEY_PATH", key)])
-    };
+    let with =
+        |cert: &Path, key: &Path| refusal(&[], &[("DYN_TCP_TLS_CERT_PATH", cert), ("DYN_TCP_TLS_KEY_PATH", key)]);
     let text = with(&nowhere, &pair.key);
     assert_names(&text, &["DYN_TCP_TLS_CERT_PATH", "nowhere.pem", "No such file"]);
     let text = with(scratch.path(), &pair.key);
@@ -100,7 +103,11 @@ fn a_key_of_another_certificate_is_refused() {
     let text = refusal(&[], &server);
     assert_names(
         &text,
-        &["DYN_TCP_TLS_CERT_PATH", "DYN_TCP_TLS_KEY_PATH", "not the one of the certificate"],
+        &[
+            "DYN_TCP_TLS_CERT_PATH",
+            "DYN_TCP_TLS_KEY_PATH",
+            "not the one of the certificate",
+        ],
     );
     let client = [
         ("DYN_TCP_TLS_CA_CERT_PATH", ca.as_path()),

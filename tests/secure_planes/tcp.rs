@@ -104,9 +104,17 @@ fn a_worker_that_asks_for_certificates_serves_nobody_without_one() {
     let stranger = Authority::new(stranger_scratch.path(), "stranger").loopback("frontend");
     scene.runtime.block_on(async {
         let mut frontend = Frontend::new(&scene.authority);
-        frontend.call(&address, 1).await.err().expect("no certificate, no answer");
+        frontend
+            .call(&address, 1)
+            .await
+            .err()
+            .expect("no certificate, no answer");
         frontend.identity = Some(stranger);
-        frontend.call(&address, 1).await.err().expect("a stranger's certificate");
+        frontend
+            .call(&address, 1)
+            .await
+            .err()
+            .expect("a stranger's certificate");
         frontend.identity = Some(scene.authority.loopback("frontend"));
         assert_eq!(frontend.call(&address, 3).await.unwrap().finish().await, 3);
     });

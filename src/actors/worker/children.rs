@@ -131,6 +131,9 @@ impl Worker {
                 reporter: None,
             });
         }
+        if self.plan.group.durable_kv_events {
+            return;
+        }
         let name = self.records().query_name(self.ranks[index].publisher_id);
         let endpoint = RecoveryEndpoint {
             publisher,

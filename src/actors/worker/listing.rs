@@ -30,6 +30,10 @@ impl Worker {
     }
 
     pub(super) fn kv_records(&self, slot: &RankSlot) -> Vec<Record> {
+        if self.plan.group.durable_kv_events {
+            // Routers that read JetStream know where, and there is nobody to ask.
+            return Vec::new();
+        }
         let stream = StreamAt {
             publisher: slot.publisher_id,
             address: self

@@ -83,7 +83,12 @@ impl DiscoveryError {
 /// The way out of a refusal that has to do with who asks.
 fn sign_in_hint(reason: &str) -> &'static str {
     // Source: error texts of etcd 3.4.
-    let about_users = ["user name is empty", "authentication failed", "permission denied", "invalid auth token"];
+    let about_users = [
+        "user name is empty",
+        "authentication failed",
+        "permission denied",
+        "invalid auth token",
+    ];
     if about_users.iter().any(|words| reason.contains(words)) {
         "; check ETCD_AUTH_USERNAME and ETCD_AUTH_PASSWORD, and what that user may do below v1/"
     } else {

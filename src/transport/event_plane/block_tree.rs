@@ -70,10 +70,19 @@ impl BlockTree {
     /// Appends `stored` events that rebuild the tree, parents before children, ids from 0, in linear time; returns how
     /// many. Blocks whose chain to a root is broken are left out: a router cannot place them.
     pub(super) fn dump(&self, body: &mut Vec<u8>, worker: InstanceId, rank: DpRank) -> usize {
-        // Seen and on its chain: true once it is in the dump, false while it waits or when it hangs in the air.
+        let mut events = 0_usize;
+        self.each_chain(|parent, blocks| {
+            encode_stored(body, worker, rank, None, events as u64, parent, blocks);
+            events += 1;
+        });
+        events
+    }
+
+    /// Tells the blocks in chains of at most [`MAX_MERGED_BLOCKS`], each with its parent, parents before children.
+    pub(super) fn each_chain(&self, mut tell: impl FnMut(Option<SequenceHash>, &[StoredBlock])) {
+        // Seen and on its chain: true once it has been told, false while it waits or when it hangs in the air.
         let mut placed: ByHash<bool> = ByHash::with_capacity_and_hasher(self.nodes.len(), FxBuildHasher);
         let mut chain: Vec<StoredBlock> = Vec::new();
-        let mut events = 0_usize;
         for &leaf in self.nodes.keys() {
             if !self.climb(leaf, &mut placed, &mut chain) {
                 continue;
@@ -84,15 +93,13 @@ impl BlockTree {
                 placed.insert(block.block_hash, true);
             }
             for blocks in chain.chunks(MAX_MERGED_BLOCKS) {
-                encode_stored(body, worker, rank, None, events as u64, parent, blocks);
+                tell(parent, blocks);
                 parent = blocks.last().map(|block| block.block_hash);
-                events += 1;
             }
         }
-        events
     }
 
-    /// Collects into `chain` the blocks from `leaf` upwards that are not in the dump yet; false when there are none or
+    /// Collects into `chain` the blocks from `leaf` upwards that have not been told yet; false when there are none or
     /// when they do not reach a root.
     fn climb(&self, leaf: SequenceHash, placed: &mut ByHash<bool>, chain: &mut Vec<StoredBlock>) -> bool {
         chain.clear();

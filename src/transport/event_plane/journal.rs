@@ -106,6 +106,18 @@ impl Journal {
         self.lower.withdrawals()
     }
 
+    /// Says everything anew, for routers that cannot ask: payloads that forget the rank's blocks and store those that are
+    /// announced.
+    pub fn restate(&mut self) -> Vec<Bytes> {
+        let mut events = vec![KvEvent::Cleared];
+        self.tree.each_chain(|parent, blocks| {
+            let blocks = blocks.to_vec();
+            events.push(KvEvent::Stored { parent, blocks });
+        });
+        let events = coalesce(events);
+        messages(&events).map(|message| self.keep(message)).collect()
+    }
+
     /// Applies one event to the tree and takes out what routers need not hear; whether anything is left.
     fn apply(&mut self, event: &mut KvEvent) -> bool {
         self.dump = None;

@@ -2,6 +2,7 @@
 //!
 //! | Module | Job |
 //! |---|---|
+//! | [`durable`] | KV events for routers of Dynamo 1.3, through JetStream |
 //! | [`topic`] | what there is to publish |
 //! | [`envelope`] | what surrounds every payload; ZMQ frames |
 //! | [`kv_event`], [`kv_metrics`], [`forward_pass`] | payloads |
@@ -11,6 +12,7 @@
 //! | [`zmq`] | PUB sockets, listening or connected to brokers; ROUTER sockets |
 
 mod block_tree;
+pub mod durable;
 pub mod envelope;
 pub mod forward_pass;
 #[cfg(test)]
@@ -80,6 +82,13 @@ pub enum EventPlane {
     Brokered(Arc<ZmqBrokered>),
     /// NATS subjects; a whole fleet may share the connection.
     Nats(NatsOutbox),
+    /// The same, but KV events go to JetStream.
+    JetStream {
+        /// Everything else.
+        live: NatsOutbox,
+        /// KV events.
+        durable: NatsOutbox,
+    },
 }
 
 impl EventPlane {
@@ -91,7 +100,7 @@ impl EventPlane {
                 endpoint: format!("tcp://{}", SocketAddr::new(host, socket.local_addr().port())),
             }),
             Self::Brokered(_) => None,
-            Self::Nats(_) => Some(EventAddress::Nats {
+            Self::Nats(_) | Self::JetStream { .. } => Some(EventAddress::Nats {
                 subject_prefix: scope.event_subject_prefix(),
             }),
         }
@@ -103,7 +112,7 @@ impl EventPlane {
             Self::Zmq(socket) => socket.close(),
             Self::Brokered(socket) => socket.close(),
             // It sends on until its last clone is gone, and then closes by itself.
-            Self::Nats(_) => {}
+            Self::Nats(_) | Self::JetStream { .. } => {}
         }
     }
 
@@ -113,6 +122,10 @@ impl EventPlane {
             Self::Zmq(socket) => socket.crash(),
             Self::Brokered(socket) => socket.close(),
             Self::Nats(outbox) => outbox.crash(),
+            Self::JetStream { live, durable } => {
+                live.crash();
+                durable.crash();
+            }
         }
     }
 }
@@ -134,6 +147,12 @@ enum Target {
     Brokered(Arc<ZmqBrokered>, Bytes),
     /// The full subject.
     Nats(NatsOutbox, Subject),
+    /// The stream's subject, and whether events have been lost on the way there.
+    JetStream {
+        outbox: NatsOutbox,
+        subject: Subject,
+        lost: bool,
+    },
 }
 
 impl EventPublisher {
@@ -144,7 +163,14 @@ impl EventPublisher {
             target: match plane {
                 EventPlane::Zmq(socket) => Target::Zmq(socket, Bytes::from_static(topic.name().as_bytes())),
                 EventPlane::Brokered(socket) => Target::Brokered(socket, subject().into()),
-                EventPlane::Nats(outbox) => Target::Nats(outbox, subject().into()),
+                EventPlane::JetStream { durable, .. } if topic == Topic::KvEvents => Target::JetStream {
+                    outbox: durable,
+                    subject: durable::subject(scope).into(),
+                    lost: false,
+                },
+                EventPlane::Nats(outbox) | EventPlane::JetStream { live: outbox, .. } => {
+                    Target::Nats(outbox, subject().into())
+                }
             },
             topic,
             id,
@@ -183,7 +209,24 @@ impl EventPublisher {
         match &self.target {
             Target::Zmq(socket, topic) => socket.has_subscribers(topic),
             Target::Brokered(socket, subject) => socket.has_subscribers(subject),
-            Target::Nats(..) => true,
+            Target::Nats(..) | Target::JetStream { .. } => true,
+        }
+    }
+
+    /// Whether this is the only way to routers: nobody can ask for what they have missed.
+    pub fn is_durable(&self) -> bool {
+        matches!(self.target, Target::JetStream { .. })
+    }
+
+    /// Whether events of a durable stream were lost on the way and there is room again to say everything anew. Asking
+    /// forgets the loss.
+    pub fn is_to_restate(&mut self) -> bool {
+        match &mut self.target {
+            Target::JetStream { outbox, lost, .. } if *lost && outbox.has_room() => {
+                *lost = false;
+                true
+            }
+            Target::Zmq(..) | Target::Brokered(..) | Target::Nats(..) | Target::JetStream { .. } => false,
         }
     }
 
@@ -202,13 +245,18 @@ impl EventPublisher {
             topic: self.topic.name(),
             payload,
         };
-        match &self.target {
+        match &mut self.target {
             Target::Zmq(socket, topic) => socket.send(&envelope::encode_frames(topic.clone(), &envelope)),
             Target::Brokered(socket, subject) => socket.send(&envelope::encode_frames(subject.clone(), &envelope)),
             Target::Nats(outbox, subject) => {
                 let mut body = Vec::new();
                 envelope::encode(&mut body, &envelope);
                 outbox.send(subject, body.into());
+            }
+            Target::JetStream { outbox, subject, lost } => {
+                for message in durable::messages(payload) {
+                    *lost |= !outbox.send(subject, message);
+                }
             }
         }
     }

@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::{NatsAuth, NatsOptions};
+use super::{JetStreamError, NatsAuth, NatsOptions};
 use crate::transport::tls::{TlsError, Trust};
 
 /// Time for one attempt on one server.
@@ -51,6 +51,14 @@ pub enum NatsError {
         addresses: String,
         /// Its words.
         reason: String,
+    },
+    /// A stream that cannot be had.
+    #[error("cannot make the JetStream stream {stream}: {reason}")]
+    JetStream {
+        /// Which stream.
+        stream: String,
+        /// Why not.
+        reason: JetStreamError,
     },
     /// A certificate or a key that could be used at start but no longer.
     #[error(transparent)]
@@ -220,9 +228,7 @@ impl NatsConnector {
                     Some(own) => options.add_client_certificate(own.chain.path().to_owned(), own.key.path().to_owned()),
                 }
             }
-            (None, Some(own)) => {
-                options.add_client_certificate(own.chain.path().to_owned(), own.key.path().to_owned())
-            }
+            (None, Some(own)) => options.add_client_certificate(own.chain.path().to_owned(), own.key.path().to_owned()),
             (Some(Trust::Anybody), _) | (None, None) => options.tls_client_config(tls.config()?),
         })
     }

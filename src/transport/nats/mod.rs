@@ -5,10 +5,12 @@
 //!
 //! Source: NATS client protocol as `async-nats` speaks it; variables as Dynamo 1.6.1 reads them.
 
+mod jetstream;
 mod link;
 mod options;
 mod outbox;
 
+pub use jetstream::JetStreamError;
 pub use link::{NatsConnector, NatsError, NatsLink};
 pub use options::{NatsAuth, NatsAuthError, NatsOptions, NatsOptionsError};
 pub use outbox::{NatsOutbox, OutboxLimits, OutboxStats};

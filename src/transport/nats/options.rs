@@ -59,9 +59,7 @@ pub enum NatsOptionsError {
     #[error("NATS_SERVER: {0:?} asks for WebSocket, which is not supported; use nats://host:4222")]
     WebSocket(String),
     /// TLS that the addresses do not ask for.
-    #[error(
-        "NATS TLS is set up by NATS_TLS_* variables but NATS_SERVER names {0}; use tls://, or unset the variables"
-    )]
+    #[error("NATS TLS is set up by NATS_TLS_* variables but NATS_SERVER names {0}; use tls://, or unset the variables")]
     NotEncrypted(String),
     /// TLS variables or files that cannot be used.
     #[error(transparent)]

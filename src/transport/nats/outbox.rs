@@ -1,4 +1,5 @@
-//! What is published waits here for the server: in order, within a bound, and counted when the bound is reached.
+//! What is published waits here for the server: in order, within a bound, and counted when the bound is reached. It is
+//! sent once, or until JetStream says that it is stored.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::NatsLink;
+use super::{JetStreamError, NatsLink, jetstream};
 
 /// Bounds of an outbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +55,8 @@ pub struct OutboxStats {
     pub dropped: u64,
     /// Messages that the server would not take, mostly for their size.
     pub refused: u64,
+    /// Times that JetStream did not store what it was sent.
+    pub repeated: u64,
 }
 
 /// Queue in front of a connection. Clones share it; when the last is gone, what waits still goes out as far as the
@@ -76,6 +79,7 @@ struct Queue {
     sent: AtomicU64,
     dropped: AtomicU64,
     refused: AtomicU64,
+    repeated: AtomicU64,
 }
 
 #[derive(Default)]
@@ -87,12 +91,25 @@ struct Waiting {
 /// Slots kept after a burst.
 const KEPT_SLOTS: usize = 128;
 
+/// Pause before JetStream is sent something again; it doubles from the first to the last.
+const STORE_RETRIES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
+
 /// Messages taken out at a time.
 const BATCH: usize = 256;
 
 impl NatsOutbox {
     /// An outbox of `link`; its task runs on `runtime`.
     pub fn start(link: NatsLink, limits: OutboxLimits, runtime: &Handle) -> Self {
+        Self::with(Delivery::Once, link, limits, runtime)
+    }
+
+    /// One whose messages are stored by JetStream, each under a subject `<stream>.<rest>`. What is not stored is sent
+    /// again with all that follows it, so that the last of each kind is in order; a stream that has gone is made again.
+    pub fn start_durable(link: NatsLink, limits: OutboxLimits, runtime: &Handle) -> Self {
+        Self::with(Delivery::UntilStored, link, limits, runtime)
+    }
+
+    fn with(delivery: Delivery, link: NatsLink, limits: OutboxLimits, runtime: &Handle) -> Self {
         let queue = Arc::new(Queue {
             limits,
             waiting: Mutex::default(),
@@ -100,18 +117,20 @@ impl NatsOutbox {
             sent: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
             refused: AtomicU64::new(0),
+            repeated: AtomicU64::new(0),
         });
         let end = CancellationToken::new();
         let pump = runtime
-            .spawn(pump(link, Arc::clone(&queue), end.clone()))
+            .spawn(pump(delivery, link, Arc::clone(&queue), end.clone()))
             .abort_handle();
         Self {
             owner: Arc::new(Owner { queue, end, pump }),
         }
     }
 
-    /// Queues a message. Callable from any thread; never waits. Dropped and counted when the outbox is full.
-    pub fn send(&self, subject: &Subject, body: Bytes) {
+    /// Queues a message; whether there was room. Callable from any thread; never waits. Dropped and counted when the
+    /// outbox is full.
+    pub fn send(&self, subject: &Subject, body: Bytes) -> bool {
         let queue = &self.owner.queue;
         let mut waiting = queue.lock();
         if waiting.messages.len() >= queue.limits.messages || waiting.bytes + body.len() > queue.limits.bytes {
@@ -120,12 +139,20 @@ impl NatsOutbox {
             if queue.dropped.fetch_add(1, Ordering::Relaxed) == 0 {
                 tracing::warn!("events wait for NATS up to the bound; messages are dropped from now on");
             }
-            return;
+            return false;
         }
         waiting.bytes += body.len();
         waiting.messages.push_back((subject.clone(), body));
         drop(waiting);
         queue.wake.notify_one();
+        true
+    }
+
+    /// Whether less than half of what may wait does.
+    pub fn has_room(&self) -> bool {
+        let queue = &self.owner.queue;
+        let waiting = queue.lock();
+        waiting.messages.len() < queue.limits.messages / 2 && waiting.bytes < queue.limits.bytes / 2
     }
 
     /// Drops what waits, as the death of a process does.
@@ -148,6 +175,7 @@ impl NatsOutbox {
             sent: count(&queue.sent),
             dropped: count(&queue.dropped),
             refused: count(&queue.refused),
+            repeated: count(&queue.repeated),
         }
     }
 }
@@ -175,6 +203,50 @@ impl Queue {
         batch
     }
 
+    /// Sends until all of it is stored, however long that takes.
+    async fn store(&self, client: &Client, mut batch: Vec<(Subject, Bytes)>) {
+        let limit = client.server_info().max_payload;
+        batch.retain(|(_, body)| {
+            let fits = limit == 0 || body.len() <= limit;
+            if !fits {
+                self.refuse(body.len(), &"it exceeds the server's max_payload");
+            }
+            fits
+        });
+        let mut rest = &batch[..];
+        let mut wait = STORE_RETRIES[0];
+        while !rest.is_empty() {
+            let Err((stored, error)) = jetstream::store(client, rest).await else {
+                self.sent.fetch_add(rest.len() as u64, Ordering::Relaxed);
+                return;
+            };
+            self.sent.fetch_add(stored as u64, Ordering::Relaxed);
+            rest = &rest[stored..];
+            metrics::counter!("ghostfleet_durable_events_repeated_total").increment(1);
+            if self.repeated.fetch_add(1, Ordering::Relaxed) == 0 {
+                tracing::warn!(%error, "JetStream has not stored an event; sending until it has");
+            }
+            if let (Some((subject, _)), JetStreamError::NoStream(_)) = (rest.first(), &error)
+                && let Err(error) = jetstream::ensure(client, jetstream::stream_of(subject)).await
+            {
+                tracing::debug!(%error, "cannot make the stream again");
+            }
+            tokio::time::sleep(wait).await;
+            wait = if stored > 0 {
+                STORE_RETRIES[0]
+            } else {
+                (wait * 2).min(STORE_RETRIES[1])
+            };
+        }
+    }
+
+    fn refuse(&self, bytes: usize, error: &dyn std::fmt::Display) {
+        metrics::counter!("ghostfleet_event_messages_dropped_total", "plane" => "nats").increment(1);
+        if self.refused.fetch_add(1, Ordering::Relaxed) == 0 {
+            tracing::warn!(bytes, %error, "NATS does not take a message");
+        }
+    }
+
     async fn publish(&self, client: &Client, batch: Vec<(Subject, Bytes)>) {
         for (subject, body) in batch {
             let bytes = body.len();
@@ -183,18 +255,22 @@ impl Queue {
                 Ok(()) => {
                     self.sent.fetch_add(1, Ordering::Relaxed);
                 }
-                Err(error) => {
-                    metrics::counter!("ghostfleet_event_messages_dropped_total", "plane" => "nats").increment(1);
-                    if self.refused.fetch_add(1, Ordering::Relaxed) == 0 {
-                        tracing::warn!(bytes, %error, "NATS does not take a message");
-                    }
-                }
+                Err(error) => self.refuse(bytes, &error),
             }
         }
     }
 }
 
-async fn pump(link: NatsLink, queue: Arc<Queue>, end: CancellationToken) {
+/// How often a message is sent.
+#[derive(Debug, Clone, Copy)]
+enum Delivery {
+    /// Once: what the server does with it is its business.
+    Once,
+    /// Until JetStream has it.
+    UntilStored,
+}
+
+async fn pump(delivery: Delivery, link: NatsLink, queue: Arc<Queue>, end: CancellationToken) {
     let Some(client) = (tokio::select! {
         client = link.client() => client,
         () = end.cancelled() => None,
@@ -205,7 +281,10 @@ async fn pump(link: NatsLink, queue: Arc<Queue>, end: CancellationToken) {
         loop {
             let batch = queue.take();
             if !batch.is_empty() {
-                queue.publish(&client, batch).await;
+                match delivery {
+                    Delivery::Once => queue.publish(&client, batch).await,
+                    Delivery::UntilStored => queue.store(&client, batch).await,
+                }
             } else if end.is_cancelled() {
                 let _ = client.flush().await;
                 return;

@@ -154,11 +154,7 @@ impl ServerTls {
     ///
     /// # Errors
     /// [`TlsError`].
-    pub fn new(
-        identity: &Identity,
-        authorities: Option<&Pem>,
-        handshake_limit: Duration,
-    ) -> Result<Self, TlsError> {
+    pub fn new(identity: &Identity, authorities: Option<&Pem>, handshake_limit: Duration) -> Result<Self, TlsError> {
         let builder = ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
             .expect("the provider has the default versions");
