@@ -67,7 +67,7 @@ pub struct GroupPlan {
     pub requests: PlannedRequests,
     /// How their events travel.
     pub events: PlannedEvents,
-    /// KV events go to JetStream, for routers of Dynamo 1.3.
+    /// KV events go to `JetStream`, for routers of Dynamo 1.3.
     pub durable_kv_events: bool,
     /// Encoding that they ask routers to use.
     pub codec: Codec,

@@ -186,7 +186,7 @@ pub struct Group {
     pub request_plane: RequestPlane,
     /// How their events travel.
     pub event_plane: EventPlane,
-    /// KV events go to JetStream, for routers of Dynamo 1.3.
+    /// KV events go to `JetStream`, for routers of Dynamo 1.3.
     pub durable_kv_events: bool,
     /// Encoding that they ask routers to use.
     pub request_codec: Codec,
@@ -408,7 +408,7 @@ fn discovery(
             DiscoveryConfig::Etcd(EtcdOptions {
                 endpoints,
                 user: EtcdOptions::user_from_lookup(lookup).map_err(tls_error)?,
-                tls: EtcdTls::from_lookup(lookup).map_err(tls_error)?,
+                tls: EtcdTls::from_lookup(lookup).map_err(tls_error)?.map(Box::new),
                 ttl: Duration::from_secs(lease_ttl),
                 connect_limit: seconds(
                     layered,

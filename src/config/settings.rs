@@ -567,7 +567,7 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request_codec: Option<Codec>,
 
-    /// Deprecated: keep KV events in NATS JetStream, for routers of Dynamo up to 1.3; later ones do not read them.
+    /// Deprecated: keep KV events in NATS `JetStream`, for routers of Dynamo up to 1.3; later ones do not read them.
     #[arg(long, num_args = 0, default_missing_value = "true")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub durable_kv_events: Option<bool>,

@@ -11,6 +11,7 @@ mod answers;
 mod deaths;
 mod departures;
 mod forward;
+mod in_process;
 mod indexer;
 mod memory;
 mod native;

@@ -1,4 +1,4 @@
-//! `--durable-kv-events` and the last frontend that reads JetStream.
+//! `--durable-kv-events` and the last frontend that reads `JetStream`.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ impl Scene {
         frontend
     }
 
-    /// What JetStream says of a stream of this namespace.
+    /// What `JetStream` says of a stream of this namespace.
     fn stream(&self, prefix: &str, suffix: &str) -> Value {
         let name = format!(
             "{prefix}namespace-{}-component-backend-{suffix}",

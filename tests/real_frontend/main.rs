@@ -18,6 +18,7 @@ mod wait;
 
 mod answers;
 mod busy;
+mod codec;
 mod disaggregation;
 mod discovery;
 mod durable;

@@ -23,7 +23,7 @@ impl Nats {
         Self::with(scratch, false)
     }
 
-    /// One with JetStream, which keeps its files in `scratch`.
+    /// One with `JetStream`, which keeps its files in `scratch`.
     pub(crate) fn start_with_jetstream(scratch: &Path) -> Self {
         Self::with(scratch, true)
     }

@@ -9,7 +9,7 @@ pub(crate) enum Release {
     V1_6_1,
     /// 1.4.2.
     V1_4_2,
-    /// 1.3.1, the last that reads KV events from JetStream. Only for that.
+    /// 1.3.1, the last that reads KV events from `JetStream`. Only for that.
     V1_3_1,
 }
 

@@ -1,4 +1,4 @@
-//! KV events as Dynamo up to 1.3 took them from JetStream: one message per event, JSON, no envelope. There is no recovery
+//! KV events as Dynamo up to 1.3 took them from `JetStream`: one message per event, JSON, no envelope. There is no recovery
 //! endpoint in that mode; a late router replays the stream, or begins with a snapshot that another one has left.
 //!
 //! | Thing | Form |
@@ -103,9 +103,8 @@ mod tests {
         let mut payload = Vec::new();
         let events = [KvEvent::Cleared, KvEvent::Cleared, KvEvent::Cleared];
         encode_batch(&mut payload, InstanceId(1), DpRank(2), 7, &events);
-        let ids = messages(&payload)
-            .iter()
-            .map(|told| read(told)["event"]["event_id"].as_u64());
+        let told = messages(&payload);
+        let ids = told.iter().map(|told| read(told)["event"]["event_id"].as_u64());
         assert_eq!(ids.collect::<Option<Vec<_>>>().expect("ids"), [7, 8, 9]);
         assert!(messages(b"\xc1").is_empty());
     }

@@ -2,7 +2,7 @@
 //!
 //! | Module | Job |
 //! |---|---|
-//! | [`durable`] | KV events for routers of Dynamo 1.3, through JetStream |
+//! | [`durable`] | KV events for routers of Dynamo 1.3, through `JetStream` |
 //! | [`topic`] | what there is to publish |
 //! | [`envelope`] | what surrounds every payload; ZMQ frames |
 //! | [`kv_event`], [`kv_metrics`], [`forward_pass`] | payloads |
@@ -82,7 +82,7 @@ pub enum EventPlane {
     Brokered(Arc<ZmqBrokered>),
     /// NATS subjects; a whole fleet may share the connection.
     Nats(NatsOutbox),
-    /// The same, but KV events go to JetStream.
+    /// The same, but KV events go to `JetStream`.
     JetStream {
         /// Everything else.
         live: NatsOutbox,

@@ -1,8 +1,8 @@
-//! JetStream, as much of it as a publisher needs: streams are made when they are missing, and messages are known to be
+//! `JetStream`, as much of it as a publisher needs: streams are made when they are missing, and messages are known to be
 //! stored.
 //!
 //! Spoken by hand over plain requests, because that is little: a JSON request to `$JS.API.STREAM.CREATE.<name>`, and an
-//! answer to each message published. Source: NATS JetStream API; the settings of the stream are those of Dynamo 1.3.1.
+//! answer to each message published. Source: NATS `JetStream` API; the settings of the stream are those of Dynamo 1.3.1.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ const EXISTS_DIFFERENTLY: u32 = 10_058;
 /// A stream that cannot be had, or a message that is not stored.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum JetStreamError {
-    /// Nobody answers the JetStream API.
+    /// Nobody answers the `JetStream` API.
     #[error("the server has no JetStream; start it with nats-server -js, or drop --durable-kv-events")]
     Missing,
     /// Nobody stores messages of this subject.
@@ -137,7 +137,10 @@ async fn ask(client: &Client, subject: Subject, body: Bytes) -> Result<Answer, J
     let reply = client.send_request(subject, request).await;
     let reply = reply.map_err(|error| match error.kind() {
         RequestErrorKind::NoResponders => JetStreamError::NoStream(name),
-        _ => JetStreamError::NoAnswer(error.to_string()),
+        RequestErrorKind::TimedOut
+        | RequestErrorKind::InvalidSubject
+        | RequestErrorKind::MaxPayloadExceeded
+        | RequestErrorKind::Other => JetStreamError::NoAnswer(error.to_string()),
     })?;
     let read = serde_json::from_slice::<Answer>(&reply.payload);
     let answer = read.map_err(|error| JetStreamError::NoAnswer(error.to_string()))?;

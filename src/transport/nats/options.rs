@@ -157,6 +157,7 @@ impl fmt::Debug for NatsOptions {
         f.debug_struct("NatsOptions")
             .field("servers", &self.addresses())
             .field("auth", &self.auth)
+            .field("tls", &self.tls)
             .field("connect_limit", &self.connect_limit)
             .finish()
     }

@@ -1,5 +1,5 @@
 //! What is published waits here for the server: in order, within a bound, and counted when the bound is reached. It is
-//! sent once, or until JetStream says that it is stored.
+//! sent once, or until `JetStream` says that it is stored.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -55,7 +55,7 @@ pub struct OutboxStats {
     pub dropped: u64,
     /// Messages that the server would not take, mostly for their size.
     pub refused: u64,
-    /// Times that JetStream did not store what it was sent.
+    /// Times that `JetStream` did not store what it was sent.
     pub repeated: u64,
 }
 
@@ -91,7 +91,7 @@ struct Waiting {
 /// Slots kept after a burst.
 const KEPT_SLOTS: usize = 128;
 
-/// Pause before JetStream is sent something again; it doubles from the first to the last.
+/// Pause before `JetStream` is sent something again; it doubles from the first to the last.
 const STORE_RETRIES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
 
 /// Messages taken out at a time.
@@ -103,7 +103,7 @@ impl NatsOutbox {
         Self::with(Delivery::Once, link, limits, runtime)
     }
 
-    /// One whose messages are stored by JetStream, each under a subject `<stream>.<rest>`. What is not stored is sent
+    /// One whose messages are stored by `JetStream`, each under a subject `<stream>.<rest>`. What is not stored is sent
     /// again with all that follows it, so that the last of each kind is in order; a stream that has gone is made again.
     pub fn start_durable(link: NatsLink, limits: OutboxLimits, runtime: &Handle) -> Self {
         Self::with(Delivery::UntilStored, link, limits, runtime)
@@ -266,7 +266,7 @@ impl Queue {
 enum Delivery {
     /// Once: what the server does with it is its business.
     Once,
-    /// Until JetStream has it.
+    /// Until `JetStream` has it.
     UntilStored,
 }
 

@@ -215,9 +215,12 @@ impl Pem {
     /// [`TlsError`].
     pub fn private_key(&self) -> Result<PrivateKeyDer<'static>, TlsError> {
         let text = self.read()?;
-        PrivateKeyDer::from_pem_slice(&text).map_err(|error| match error {
-            pem::Error::NoItemsFound => self.content("holds no private key"),
-            other => self.malformed(&other),
+        PrivateKeyDer::from_pem_slice(&text).map_err(|error| {
+            if matches!(error, pem::Error::NoItemsFound) {
+                self.content("holds no private key")
+            } else {
+                self.malformed(&error)
+            }
         })
     }
 
@@ -244,9 +247,10 @@ impl Identity {
         TlsError::Pair {
             certificate: self.chain.clone(),
             key: self.key.clone(),
-            reason: match error {
-                rustls::Error::InconsistentKeys(_) => "the key is not the one of the certificate".to_owned(),
-                other => other.to_string(),
+            reason: if matches!(error, rustls::Error::InconsistentKeys(_)) {
+                "the key is not the one of the certificate".to_owned()
+            } else {
+                error.to_string()
             },
         }
     }

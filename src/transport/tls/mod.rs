@@ -17,7 +17,7 @@ pub mod tcp;
 use std::sync::Arc;
 
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
-use tokio_rustls::rustls::{ClientConfig, ConfigBuilder, WantsVerifier};
+use tokio_rustls::rustls::{ClientConfig, ConfigBuilder, ServerConfig, WantsVerifier};
 
 pub use files::{Identity, Pem, Place, TlsError};
 pub use servers::{EtcdTls, NatsTls};
@@ -61,6 +61,12 @@ pub fn client_config(trust: &Trust, identity: Option<&Identity>) -> Result<Clien
 
 fn client_builder() -> ConfigBuilder<ClientConfig, WantsVerifier> {
     ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .expect("the provider has the default versions")
+}
+
+fn server_builder() -> ConfigBuilder<ServerConfig, WantsVerifier> {
+    ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .expect("the provider has the default versions")
 }

@@ -15,7 +15,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ use tokio_rustls::rustls::{ClientConfig, ClientConnection, ServerConfig};
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use super::{Identity, Pem, TlsError, Variables, client_config, provider};
+use super::{Identity, Pem, TlsError, Variables, client_config, provider, server_builder};
 
 const CERT: &str = "DYN_TCP_TLS_CERT_PATH";
 const KEY: &str = "DYN_TCP_TLS_KEY_PATH";
@@ -155,9 +155,7 @@ impl ServerTls {
     /// # Errors
     /// [`TlsError`].
     pub fn new(identity: &Identity, authorities: Option<&Pem>, handshake_limit: Duration) -> Result<Self, TlsError> {
-        let builder = ServerConfig::builder_with_provider(provider())
-            .with_safe_default_protocol_versions()
-            .expect("the provider has the default versions");
+        let builder = server_builder();
         let builder = match authorities {
             None => builder.with_no_client_auth(),
             Some(file) => {
@@ -195,7 +193,7 @@ impl ClientTls {
     /// What went wrong, or `TimedOut`.
     pub async fn connect(&self, stream: TcpStream, address: SocketAddr) -> io::Result<(TcpStream, ClientConnection)> {
         let name = self.server_name.clone();
-        let name = name.unwrap_or_else(|| ServerName::from(IpAddr::from(address.ip())));
+        let name = name.unwrap_or_else(|| ServerName::from(address.ip()));
         let connecting = TlsConnector::from(Arc::clone(&self.config)).connect(name, stream);
         match tokio::time::timeout(self.handshake_limit, connecting).await {
             Ok(connected) => Ok(connected?.into_inner()),

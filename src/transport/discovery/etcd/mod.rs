@@ -53,7 +53,7 @@ pub struct EtcdOptions {
     /// User and password (`ETCD_AUTH_USERNAME`, `ETCD_AUTH_PASSWORD`).
     pub user: Option<(String, String)>,
     /// TLS (`ETCD_AUTH_CA`, `ETCD_AUTH_CLIENT_CERT`, `ETCD_AUTH_CLIENT_KEY`).
-    pub tls: Option<EtcdTls>,
+    pub tls: Option<Box<EtcdTls>>,
     /// Lease time, in whole seconds (`ETCD_LEASE_TTL`). The server may grant more.
     pub ttl: Duration,
     /// Time to go on trying at start-up (`ETCD_STARTUP_CONNECT_TIMEOUT_SECONDS`).

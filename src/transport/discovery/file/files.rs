@@ -5,7 +5,7 @@ use std::fs::{self, File, Metadata};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
@@ -26,6 +26,25 @@ const MAX_RECORD_BYTES: u64 = 4 << 20;
 /// The directories that hold records.
 const BUCKETS: [&str; 4] = [INSTANCES, MODELS, EVENT_CHANNELS, EVENT_SOURCES];
 
+/// Bytes that opening a store writes to see whether it can be written: about what a card has, so that a full disk shows.
+const PROBE_BYTES: usize = 4096;
+
+/// Now, by the clock that files are dated with and by one that nobody sets.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Moment {
+    pub(super) wall: SystemTime,
+    pub(super) steady: Instant,
+}
+
+impl Moment {
+    pub(super) fn now() -> Self {
+        Self {
+            wall: SystemTime::now(),
+            steady: Instant::now(),
+        }
+    }
+}
+
 /// A lease exists while its token does.
 #[derive(Debug)]
 pub(super) struct LeaseToken(u64);
@@ -42,6 +61,8 @@ struct Place {
 struct Held {
     token: Weak<LeaseToken>,
     places: BTreeSet<Place>,
+    /// When its files were last made young.
+    touched: Instant,
 }
 
 /// A directory of records, and which lease holds which of its files.
@@ -53,6 +74,26 @@ pub(super) struct Files {
     next_lease: u64,
     leases: BTreeMap<u64, Held>,
     holders: BTreeMap<Place, u64>,
+    /// Files of leases that were dropped, and when they run out.
+    orphans: BTreeMap<Place, Instant>,
+    clock: Clock,
+}
+
+/// What is known of the clock that files are dated with.
+#[derive(Debug, Default)]
+struct Clock {
+    last: Option<Moment>,
+    /// After a jump ahead every file looks old: until then their owners may touch them.
+    doubtful_until: Option<Instant>,
+}
+
+/// What becomes of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Stays,
+    /// Its lease lives but its date says otherwise.
+    IsTouched,
+    Goes,
 }
 
 impl Files {
@@ -64,10 +105,12 @@ impl Files {
             next_lease: 0,
             leases: BTreeMap::new(),
             holders: BTreeMap::new(),
+            orphans: BTreeMap::new(),
+            clock: Clock::default(),
         };
         for (bucket, directory) in files.directories.iter().enumerate() {
             fs::create_dir_all(directory).map_err(failed("make the discovery directory", directory))?;
-            let probe = files.write_temporary(bucket, b"")?;
+            let probe = files.write_temporary(bucket, &[b' '; PROBE_BYTES])?;
             fs::remove_file(&probe).map_err(failed("remove", &probe))?;
         }
         Ok(files)
@@ -82,6 +125,7 @@ impl Files {
             Held {
                 token: Arc::downgrade(&token),
                 places: BTreeSet::new(),
+                touched: Instant::now(),
             },
         );
         token
@@ -96,6 +140,7 @@ impl Files {
             }
             self.write(&place, &record.value)?;
             self.release(&place);
+            self.orphans.remove(&place);
             self.holders.insert(place.clone(), token.0);
             if let Some(held) = self.leases.get_mut(&token.0) {
                 held.places.insert(place);
@@ -112,15 +157,17 @@ impl Files {
         };
         for place in &held.places {
             let path = self.path(place);
-            // One call without opening the file, so that its watchers wake up once and not three times.
-            match rustix::fs::utimensat(CWD, &path, &MODIFIED_NOW, AtFlags::SYMLINK_NOFOLLOW) {
+            match make_young(&path) {
                 Ok(()) => {}
-                Err(rustix::io::Errno::NOENT) => {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     self.revoke(token)?;
                     return Ok(false);
                 }
-                Err(errno) => return Err(failed("touch", &path)(errno.into())),
+                Err(error) => return Err(failed("touch", &path)(error)),
             }
+        }
+        if let Some(held) = self.leases.get_mut(&token.0) {
+            held.touched = Instant::now();
         }
         Ok(true)
     }
@@ -149,22 +196,57 @@ impl Files {
     }
 
     /// Deletes record files that nobody has touched for the TTL, and forgets leases that were dropped. Returns how many
-    /// files it deleted.
-    pub(super) fn reap(&mut self, now: SystemTime) -> Result<usize, DiscoveryError> {
+    /// files it deleted. A file that cannot be deleted does not keep the others.
+    ///
+    /// # Errors
+    /// The first that could not be deleted, after all others.
+    pub(super) fn reap(&mut self, now: Moment) -> Result<usize, DiscoveryError> {
         self.forget_dropped();
+        self.clock.look(now, self.ttl);
         let mut reaped = 0;
+        let mut outcome = Ok(());
         for bucket in 0..BUCKETS.len() {
             for (name, metadata) in self.record_files(bucket)? {
-                if expired(&metadata, now, self.ttl) && self.remove(&Place { bucket, name })? {
-                    reaped += 1;
+                let place = Place { bucket, name };
+                match self.fate(&place, &metadata, now) {
+                    Fate::Stays => {}
+                    Fate::IsTouched => {
+                        let path = self.path(&place);
+                        outcome = outcome.and(make_young(&path).map_err(failed("touch", &path)));
+                    }
+                    Fate::Goes => match self.remove(&place) {
+                        Ok(removed) => reaped += usize::from(removed),
+                        Err(error) => outcome = outcome.and(Err(error)),
+                    },
                 }
             }
         }
-        Ok(reaped)
+        self.orphans.retain(|_, deadline| *deadline >= now.steady);
+        outcome.map(|()| reaped)
     }
 
-    /// Records whose key starts with `prefix`, by key, expired ones left out.
-    pub(super) fn list(&self, prefix: &str, now: SystemTime) -> Result<Vec<Record>, DiscoveryError> {
+    fn fate(&self, place: &Place, metadata: &Metadata, now: Moment) -> Fate {
+        let old = expired(metadata, now.wall, self.ttl);
+        // Of our own files we know when they were touched, whatever their date says.
+        if let Some(held) = self.holders.get(place).and_then(|lease| self.leases.get(lease)) {
+            let age = now.steady.saturating_duration_since(held.touched);
+            return match (age > self.ttl, old) {
+                (true, _) => Fate::Goes,
+                (false, true) => Fate::IsTouched,
+                (false, false) => Fate::Stays,
+            };
+        }
+        let over = self.orphans.get(place).is_some_and(|deadline| *deadline < now.steady);
+        if over || (old && !self.clock.is_doubtful(now)) {
+            Fate::Goes
+        } else {
+            Fate::Stays
+        }
+    }
+
+    /// Records whose key starts with `prefix`, by key. Left out are expired ones, and those of others that may not be
+    /// read.
+    pub(super) fn list(&self, prefix: &str, now: Moment) -> Result<Vec<Record>, DiscoveryError> {
         let mut records = Vec::new();
         for (bucket, bucket_key) in BUCKETS.iter().enumerate() {
             if !bucket_key.starts_with(prefix) && !prefix.starts_with(bucket_key) {
@@ -173,10 +255,11 @@ impl Files {
             for (name, metadata) in self.record_files(bucket)? {
                 let Some(rest) = percent_decode(&name) else { continue };
                 let key = format!("{bucket_key}{rest}");
-                if !key.starts_with(prefix) || expired(&metadata, now, self.ttl) {
+                let place = Place { bucket, name };
+                if !key.starts_with(prefix) || self.fate(&place, &metadata, now) == Fate::Goes {
                     continue;
                 }
-                if let Some(value) = read(&self.path(&Place { bucket, name }))? {
+                if let Some(value) = read(&self.path(&place))? {
                     records.push(Record { key, value });
                 }
             }
@@ -266,17 +349,51 @@ impl Files {
     }
 
     fn forget_dropped(&mut self) {
-        let holders = &mut self.holders;
+        let (holders, orphans, ttl) = (&mut self.holders, &mut self.orphans, self.ttl);
         self.leases.retain(|_, held| {
             let kept = held.token.strong_count() > 0;
             if !kept {
-                for place in &held.places {
-                    holders.remove(place);
+                for place in std::mem::take(&mut held.places) {
+                    holders.remove(&place);
+                    orphans.insert(place, held.touched + ttl);
                 }
             }
             kept
         });
     }
+}
+
+impl Clock {
+    /// Compares both clocks with the last time.
+    fn look(&mut self, now: Moment, ttl: Duration) {
+        let last = self.last.replace(now);
+        let Some(last) = last else { return };
+        let passed = now.steady.saturating_duration_since(last.steady);
+        // A machine that slept is the same: its steady clock slept, too.
+        let ahead = now
+            .wall
+            .duration_since(last.wall)
+            .unwrap_or_default()
+            .saturating_sub(passed);
+        if ahead > ttl / 2 {
+            self.doubtful_until = Some(now.steady + ttl);
+            tracing::warn!(
+                "the clock has jumped ahead by {:.1} s: discovery files of others that look old now stay for another \
+                 {:.1} s, so that their owners can touch them",
+                ahead.as_secs_f32(),
+                ttl.as_secs_f32()
+            );
+        }
+    }
+
+    fn is_doubtful(&self, now: Moment) -> bool {
+        self.doubtful_until.is_some_and(|until| now.steady < until)
+    }
+}
+
+/// Dates a file now, in one call without opening it, so that its watchers wake up once and not three times.
+fn make_young(path: &Path) -> io::Result<()> {
+    rustix::fs::utimensat(CWD, path, &MODIFIED_NOW, AtFlags::SYMLINK_NOFOLLOW).map_err(io::Error::from)
 }
 
 const MODIFIED_NOW: Timestamps = Timestamps {
@@ -321,7 +438,7 @@ fn place(key: &str) -> Result<Place, DiscoveryError> {
     })
 }
 
-/// Contents of a record file; `None` when it has vanished or is too large for a record.
+/// Contents of a record file; `None` when it has vanished, may not be read or is too large for a record.
 fn read(path: &Path) -> Result<Option<Bytes>, DiscoveryError> {
     let mut value = Vec::new();
     let outcome = File::open(path).and_then(|file| file.take(MAX_RECORD_BYTES + 1).read_to_end(&mut value));
@@ -332,6 +449,10 @@ fn read(path: &Path) -> Result<Option<Bytes>, DiscoveryError> {
             Ok(None)
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            tracing::debug!(path = %path.display(), "skipped a discovery file that may not be read");
+            Ok(None)
+        }
         Err(error) => Err(failed("read", path)(error)),
     }
 }

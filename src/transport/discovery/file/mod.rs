@@ -5,7 +5,9 @@
 //! <root>/v1/mdc/...  <root>/v1/event_channels/...  <root>/v1/event_sources/...
 //! ```
 //! A lease is a set of files: renewing touches them, and every participant deletes files that have not been touched for
-//! the TTL. All participants have to agree on the TTL; that of Dynamo 1.6.1 and 1.4.2 is 10 s.
+//! the TTL. All participants have to agree on the TTL; that of Dynamo 1.6.1 and 1.4.2 is 10 s. Files are dated by a
+//! clock that may be set: for its own files this store goes by a steady one, and after a jump ahead it spares those of
+//! others for one TTL.
 //!
 //! One plain thread does all file work, whatever the number of workers. Renewals that come close together cross to it
 //! as one piece of work: at a thousand workers, waking it for each would cost several times the touching.
@@ -16,12 +18,12 @@ mod tests;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, sleep};
 
-use self::files::{Files, LeaseToken};
+use self::files::{Files, LeaseToken, Moment};
 use super::{DiscoveryError, GATHER_RENEWALS, Record, Renewal};
 
 /// Pieces of work that wait for the thread; further callers wait to queue.
@@ -132,9 +134,7 @@ impl FileStore {
 
     pub(super) async fn list(&self, prefix: &str) -> Result<Vec<Record>, DiscoveryError> {
         let prefix = prefix.to_owned();
-        self.thread
-            .run(move |files| files.list(&prefix, SystemTime::now()))
-            .await
+        self.thread.run(move |files| files.list(&prefix, Moment::now())).await
     }
 
     fn token(&self, lease: &FileLease) -> Result<Arc<LeaseToken>, DiscoveryError> {
@@ -202,9 +202,10 @@ async fn keep(thread: FileThread, mut requests: mpsc::Receiver<RenewRequest>, tt
     let mut ticks = tokio::time::interval((ttl / 3).max(Duration::from_secs(1)));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut batch = Vec::new();
+    let mut failing = false;
     loop {
         let kept = tokio::select! {
-            _ = ticks.tick() => reap(&thread).await,
+            _ = ticks.tick() => reap(&thread, &mut failing).await,
             received = requests.recv_many(&mut batch, MAX_BATCH) => {
                 if received == 0 {
                     return;
@@ -236,12 +237,19 @@ async fn touch(thread: &FileThread, batch: Vec<RenewRequest>) -> Result<(), Disc
     Ok(())
 }
 
-async fn reap(thread: &FileThread) -> Result<(), DiscoveryError> {
-    match thread.run(|files| files.reap(SystemTime::now())).await {
+/// `failing`: whether it did not work the last time, so that what stays wrong is not said every few seconds.
+async fn reap(thread: &FileThread, failing: &mut bool) -> Result<(), DiscoveryError> {
+    let failed_before = std::mem::take(failing);
+    match thread.run(|files| files.reap(Moment::now())).await {
         Ok(0) => {}
         Ok(count) => tracing::debug!(count, "deleted expired discovery files"),
         Err(DiscoveryError::Closed) => return Err(DiscoveryError::Closed),
-        Err(error) => tracing::warn!(%error, "cannot delete expired discovery files"),
+        Err(error) => {
+            *failing = true;
+            if !failed_before {
+                tracing::warn!(%error, "cannot delete expired discovery files; the others are deleted");
+            }
+        }
     }
     Ok(())
 }

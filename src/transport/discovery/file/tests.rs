@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use super::files::Files;
+use super::files::{Files, Moment};
 use crate::transport::discovery::{DiscoveryError, Record};
 
 const TTL: Duration = Duration::from_secs(10);
@@ -28,6 +28,15 @@ fn record(key: &str, value: &str) -> Record {
 fn age(path: &PathBuf, age: Duration) {
     let file = fs::File::options().write(true).open(path).unwrap();
     file.set_modified(SystemTime::now() - age).unwrap();
+}
+
+/// So much later, on both clocks.
+fn later(span: Duration) -> Moment {
+    let now = Moment::now();
+    Moment {
+        wall: now.wall + span,
+        steady: now.steady + span,
+    }
 }
 
 fn names(directory: &std::path::Path) -> Vec<String> {
@@ -56,7 +65,7 @@ fn files_have_the_recorded_names_and_contents() {
     for Golden { file, value, .. } in &golden {
         assert_eq!(&fs::read_to_string(root.path().join(file)).unwrap(), value);
     }
-    let mut listed = files.list("v1/", SystemTime::now()).unwrap();
+    let mut listed = files.list("v1/", Moment::now()).unwrap();
     let mut expected = records;
     expected.sort_by(|a, b| a.key.cmp(&b.key));
     listed.sort_by(|a, b| a.key.cmp(&b.key));
@@ -87,20 +96,20 @@ fn a_file_is_replaced_in_one_step_and_nothing_temporary_stays() {
 #[test]
 fn touching_makes_every_file_of_the_lease_young_and_no_other() {
     let (root, mut files) = store();
-    let (lease, other) = (files.grant(), files.grant());
+    let lease = files.grant();
     files
         .publish(
             &lease,
             &[record(KEY, "a"), record("v1/mdc/dynamo/backend/generate/2a", "b")],
         )
         .unwrap();
-    files.publish(&other, &[record("v1/instances/x", "c")]).unwrap();
+    fs::write(root.path().join("v1/instances/x"), "c").unwrap();
     let paths = [FILE, "v1/mdc/dynamo%2Fbackend%2Fgenerate%2F2a", "v1/instances/x"].map(|file| root.path().join(file));
     for path in &paths {
         age(path, TTL * 2);
     }
     assert!(files.touch(&lease).unwrap());
-    assert_eq!(files.reap(SystemTime::now()).unwrap(), 1);
+    assert_eq!(files.reap(Moment::now()).unwrap(), 1);
     assert_eq!(paths.map(|path| path.exists()), [true, true, false]);
 }
 
@@ -163,9 +172,9 @@ fn a_dropped_lease_leaves_its_files_to_expire() {
     let lease = files.grant();
     files.publish(&lease, &[record(KEY, "a")]).unwrap();
     drop(lease);
-    assert_eq!(files.reap(SystemTime::now()).unwrap(), 0);
+    assert_eq!(files.reap(Moment::now()).unwrap(), 0);
     assert!(root.path().join(FILE).exists());
-    assert_eq!(files.reap(SystemTime::now() + TTL + Duration::from_secs(1)).unwrap(), 1);
+    assert_eq!(files.reap(later(TTL + Duration::from_secs(1))).unwrap(), 1);
     assert!(!root.path().join(FILE).exists());
 }
 
@@ -181,8 +190,7 @@ fn the_reaper_spares_young_temporary_and_irregular_files() {
     age(&instances.join("young"), TTL / 2);
     fs::create_dir(instances.join("directory")).unwrap();
     symlink("/nowhere", instances.join("link")).unwrap();
-    let later = SystemTime::now() + Duration::from_secs(1);
-    assert_eq!(files.reap(later).unwrap(), 1);
+    assert_eq!(files.reap(later(Duration::from_secs(1))).unwrap(), 1);
     assert_eq!(
         names(&instances),
         [".tmp_0123456789abcdef", "directory", "link", "young"]
@@ -200,23 +208,19 @@ fn listing_leaves_out_expired_files_and_names_that_no_store_writes() {
         "v1/mdc/a/b/c/1",
     ];
     files.publish(&lease, &keys.map(|key| record(key, "{}"))).unwrap();
-    age(&root.path().join("v1/instances/a%2Fb%2Fc%2F2"), TTL * 2);
+    let stale = root.path().join("v1/instances/a%2Fb%2Fc%2F3");
+    fs::write(&stale, "{}").unwrap();
+    age(&stale, TTL * 2);
     for name in ["bad%zz", ".tmp_x"] {
         fs::write(root.path().join("v1/instances").join(name), "x").unwrap();
     }
     let listed = |prefix: &str| -> Vec<String> {
-        let records = files.list(prefix, SystemTime::now()).unwrap();
+        let records = files.list(prefix, Moment::now()).unwrap();
         records.into_iter().map(|record| record.key).collect()
     };
-    assert_eq!(
-        listed("v1/instances/"),
-        ["v1/instances/a/b/c/1", "v1/instances/a/x/c/1"]
-    );
-    assert_eq!(listed("v1/instances/a/b/"), ["v1/instances/a/b/c/1"]);
-    assert_eq!(
-        listed("v1/"),
-        ["v1/instances/a/b/c/1", "v1/instances/a/x/c/1", "v1/mdc/a/b/c/1"]
-    );
+    assert_eq!(listed("v1/instances/"), &keys[..3]);
+    assert_eq!(listed("v1/instances/a/b/"), &keys[..2]);
+    assert_eq!(listed("v1/"), keys);
     assert_eq!(listed("v2/"), [""; 0]);
 }
 
@@ -226,8 +230,8 @@ fn a_deleted_root_loses_the_leases_and_is_made_again_by_the_next_record() {
     let lease = files.grant();
     files.publish(&lease, &[record(KEY, "a")]).unwrap();
     fs::remove_dir_all(root.path()).unwrap();
-    assert_eq!(files.reap(SystemTime::now()).unwrap(), 0);
-    assert_eq!(files.list("v1/", SystemTime::now()).unwrap(), []);
+    assert_eq!(files.reap(Moment::now()).unwrap(), 0);
+    assert_eq!(files.list("v1/", Moment::now()).unwrap(), []);
     assert!(!files.touch(&lease).unwrap());
     let fresh = files.grant();
     files.publish(&fresh, &[record(KEY, "a")]).unwrap();
@@ -259,4 +263,76 @@ fn a_root_that_is_a_file_is_named_with_the_way_out() {
     let error = Files::open(root.path(), TTL).unwrap_err().to_string();
     assert!(error.contains(root.path().to_str().unwrap()), "{error}");
     assert!(error.contains("a file is in the way"), "{error}");
+}
+
+#[test]
+fn a_clock_that_jumps_ahead_costs_no_living_record() {
+    let (root, mut files) = store();
+    let lease = files.grant();
+    files.publish(&lease, &[record(KEY, "ours")]).unwrap();
+    let other = root.path().join("v1/instances/other");
+    fs::write(&other, "{}").unwrap();
+    assert_eq!(files.reap(Moment::now()).unwrap(), 0);
+    let day = Duration::from_secs(24 * 3600);
+    let jumped = |steady: Duration| Moment {
+        wall: Moment::now().wall + day + steady,
+        steady: Moment::now().steady + steady,
+    };
+    assert_eq!(files.reap(jumped(Duration::ZERO)).unwrap(), 0);
+    assert!(root.path().join(FILE).exists() && other.exists());
+    assert_eq!(files.list("v1/", jumped(Duration::ZERO)).unwrap().len(), 2);
+    // Ours is touched in time, the other is not.
+    assert!(files.touch(&lease).unwrap());
+    assert_eq!(files.reap(jumped(TTL / 2)).unwrap(), 0);
+    assert_eq!(files.reap(jumped(TTL - Duration::from_secs(1))).unwrap(), 0);
+    drop(lease);
+    assert_eq!(files.reap(jumped(TTL + Duration::from_secs(1))).unwrap(), 2);
+}
+
+#[test]
+fn a_clock_that_is_set_back_does_not_keep_the_dead_alive() {
+    let (root, mut files) = store();
+    let lease = files.grant();
+    files
+        .publish(&lease, &[record(KEY, "dead"), record("v1/mdc/x", "dead")])
+        .unwrap();
+    assert_eq!(files.reap(Moment::now()).unwrap(), 0);
+    drop(lease);
+    let hour = Duration::from_secs(3600);
+    let set_back = |steady: Duration| Moment {
+        wall: Moment::now().wall.checked_sub(hour).unwrap(),
+        steady: Moment::now().steady + steady,
+    };
+    assert_eq!(files.reap(set_back(TTL / 2)).unwrap(), 0);
+    assert_eq!(files.reap(set_back(TTL + Duration::from_secs(1))).unwrap(), 2);
+    assert!(!root.path().join(FILE).exists());
+}
+
+#[test]
+fn a_lease_that_nobody_renews_runs_out_whatever_the_date_of_its_files() {
+    let (root, mut files) = store();
+    let lease = files.grant();
+    files.publish(&lease, &[record(KEY, "a")]).unwrap();
+    let file = fs::File::options().write(true).open(root.path().join(FILE)).unwrap();
+    file.set_modified(SystemTime::now() + Duration::from_secs(3600))
+        .unwrap();
+    assert_eq!(files.reap(later(TTL / 2)).unwrap(), 0);
+    assert_eq!(files.reap(later(TTL + Duration::from_secs(1))).unwrap(), 1);
+    assert!(!files.touch(&lease).unwrap());
+}
+
+#[test]
+fn foreign_files_neither_show_up_nor_get_in_the_way() {
+    let (root, mut files) = store();
+    let instances = root.path().join("v1/instances");
+    for name in ["a-stale", "z-stale"] {
+        fs::write(instances.join(name), "x").unwrap();
+        age(&instances.join(name), TTL * 2);
+    }
+    fs::write(instances.join("not-a-name-%zz"), [0xff, 0xfe]).unwrap();
+    fs::write(root.path().join("v1/mdc/huge"), vec![b'x'; 5 << 20]).unwrap();
+    fs::write(root.path().join("v1/unknown-bucket"), "x").unwrap();
+    assert_eq!(files.reap(Moment::now()).unwrap(), 2);
+    assert_eq!(files.list("v1/", Moment::now()).unwrap(), []);
+    assert!(root.path().join("v1/unknown-bucket").exists(), "not ours to delete");
 }
