@@ -124,5 +124,8 @@ fn a_publisher_that_dies_and_a_server_that_goes_away_lose_no_event() {
         scene.nats.restart();
         let late = scene.frontend(1_000_000);
         wait_known(&scene.fleet, late.client(), &owners);
+        for (topic, owner) in owners {
+            assert_eq!(follow_up(&scene.fleet, late.client(), topic, 0), owner);
+        }
     }
 }
