@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ghostfleet::transport::discovery::{Discovery, DiscoveryConfig, DiscoveryError, FileOptions, Record, Renewal};
 
-async fn connect(root: &std::path::Path, ttl: Duration) -> Discovery {
+async fn connect(root: &Path, ttl: Duration) -> Discovery {
     let options = FileOptions {
         root: root.to_owned(),
         ttl,
