@@ -39,12 +39,7 @@ pub struct Gate {
 impl Gate {
     /// A door without ranks behind it yet; those to come have these gauges. The real engine gives a request without a
     /// rank to the least loaded one, the peer's emulator turn by turn.
-    pub(super) fn new(
-        group: &GroupPlan,
-        clock: Clock,
-        gauges: Vec<Arc<RankGauge>>,
-        faults: Arc<WorkerFaults>,
-    ) -> Self {
+    pub(super) fn new(group: &GroupPlan, clock: Clock, gauges: Vec<Arc<RankGauge>>, faults: Arc<WorkerFaults>) -> Self {
         Self {
             clock,
             gauges,

@@ -14,7 +14,7 @@ use crate::transport::request_plane::Codec;
 
 impl Settings {
     /// Settings that may differ from group to group; the others belong to the whole fleet.
-    pub const GROUP_KEYS: [&'static str; 89] = [
+    pub const GROUP_KEYS: [&'static str; 90] = [
         "endpoint",
         "num_workers",
         "data_parallel_size",

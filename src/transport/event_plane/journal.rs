@@ -115,7 +115,7 @@ impl Journal {
             events.push(KvEvent::Stored { parent, blocks });
         });
         let events = coalesce(events);
-        messages(&events).map(|message| self.keep(message)).collect()
+        messages(&events).map(|message| self.keep(None, message)).collect()
     }
 
     /// Applies one event to the tree and takes out what routers need not hear; whether anything is left.
