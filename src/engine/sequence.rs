@@ -1,7 +1,7 @@
 //! One request inside an engine: its tokens, block hashes and block table.
 
 use crate::block_hash::{BlockHasher, chain};
-use crate::types::{Prompt, RequestId, SequenceHash, SimTime, StoredBlock, Token};
+use crate::types::{LocalHash, Prompt, RequestId, SequenceHash, SimTime, StoredBlock, Token};
 
 use super::answer::{Answer, Generator};
 use super::kv::logical::BlockIdentity;
@@ -83,6 +83,8 @@ pub(crate) struct SequenceHasher {
     /// Blocks hashed so far.
     #[cfg(test)]
     pub(crate) hashed: u64,
+    /// Salt, token and hash of the last block that was one token over and over: the next one is often the same.
+    alike: Option<(u64, Token, LocalHash)>,
 }
 
 impl SequenceHasher {
@@ -94,6 +96,7 @@ impl SequenceHasher {
             mixed: Vec::new(),
             #[cfg(test)]
             hashed: 0,
+            alike: None,
         }
     }
 
@@ -136,7 +139,17 @@ impl SequenceHasher {
         let end = start + self.block_size;
         let prompt_len = sequence.prompt_len();
         self.hasher.reseed(sequence.hash_seed);
-        let tokens_hash = if end <= prompt_len {
+        let uniform = if end <= prompt_len {
+            sequence.prompt.uniform(&(start..end))
+        } else {
+            None
+        };
+        let known = self
+            .alike
+            .filter(|(seed, token, _)| *seed == sequence.hash_seed && Some(*token) == uniform);
+        let tokens_hash = if let Some((.., hash)) = known {
+            hash
+        } else if end <= prompt_len {
             self.hasher.local(sequence.prompt.tokens(start..end, &mut self.mixed))
         } else {
             let mut mixed = std::mem::take(&mut self.mixed);
@@ -145,6 +158,9 @@ impl SequenceHasher {
             self.mixed = mixed;
             self.hasher.local(&self.mixed)
         };
+        if let Some(token) = uniform {
+            self.alike = Some((sequence.hash_seed, token, tokens_hash));
+        }
         let parent = sequence.hashes.last().map(|block| block.block_hash);
         StoredBlock {
             block_hash: chain(parent, tokens_hash),

@@ -96,6 +96,14 @@ impl Prompt {
         }
     }
 
+    /// The token that everything at `range` is, where that is known without a look at each. O(runs before the range).
+    pub fn uniform(&self, range: &Range<u32>) -> Option<Token> {
+        match &self.0 {
+            Form::Tokens(_) => None,
+            Form::Runs(runs) => runs.uniform(range),
+        }
+    }
+
     /// All tokens.
     pub fn to_vec(&self) -> Vec<Token> {
         let mut all = Vec::with_capacity(self.len() as usize);
@@ -105,6 +113,22 @@ impl Prompt {
 }
 
 impl Runs {
+    fn uniform(&self, range: &Range<u32>) -> Option<Token> {
+        let last = u64::from(range.end.checked_sub(1)?);
+        let (first, repeat) = (u64::from(range.start), u64::from(self.repeat.max(1)));
+        let mut before = 0;
+        for run in &self.store[self.own.start as usize..self.own.end as usize] {
+            let behind = before + u64::from(run.count) * repeat;
+            if first < behind {
+                let index = (first - before) / repeat;
+                let alike = last < behind && index == (last - before) / repeat;
+                return alike.then(|| run.first.wrapping_add(u32::try_from(index).unwrap_or(u32::MAX)));
+            }
+            before = behind;
+        }
+        None
+    }
+
     fn append(&self, range: Range<u32>, out: &mut Vec<Token>) {
         assert!(range.end <= self.len, "tokens {range:?} of a prompt of {}", self.len);
         let repeat = u64::from(self.repeat);
@@ -166,6 +190,18 @@ mod tests {
     fn store() -> Arc<[IdRun]> {
         let run = |first, count| IdRun { first, count };
         [run(100, 9), run(7, 2), run(50, 1), run(3, 3), run(100, 9)].into()
+    }
+
+    #[test]
+    fn a_range_within_one_id_is_known_to_be_uniform() {
+        let store: Arc<[IdRun]> = [IdRun { first: 5, count: 2 }, IdRun { first: 9, count: 1 }].into();
+        let prompt = Prompt::from_runs(store, 0..2, 4, 11);
+        let uniform = |range| prompt.uniform(&range);
+        assert_eq!(
+            [uniform(0..4), uniform(5..7), uniform(8..11)],
+            [Some(5), Some(6), Some(9)]
+        );
+        assert_eq!([uniform(3..5), uniform(6..9), uniform(2..2)], [None, None, None]);
     }
 
     #[test]
