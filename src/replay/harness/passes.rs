@@ -115,8 +115,11 @@ impl Harness {
     fn deliver(&mut self, pool: u8, target: Target, output: &Output, source: &mut dyn Source) {
         let prefill_side = self.is_prefill_side(pool);
         match *output {
-            // The prefill side's own token is not the answer's.
-            Output::Token { .. } | Output::Empty { .. } if prefill_side => {}
+            // The prefill side's own token is not the answer's, but its router hears of it.
+            Output::Token { id, .. } | Output::Empty { id, .. } if prefill_side => {
+                self.pools[pool as usize].router.prefill_completed(id.0, self.now);
+                self.release(pool, source);
+            }
             Output::Token {
                 id: RequestId(id),
                 finish,
