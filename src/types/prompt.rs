@@ -114,7 +114,10 @@ impl Prompt {
 
 impl Runs {
     fn uniform(&self, range: &Range<u32>) -> Option<Token> {
-        let last = u64::from(range.end.checked_sub(1)?);
+        if range.is_empty() {
+            return None;
+        }
+        let last = u64::from(range.end - 1);
         let (first, repeat) = (u64::from(range.start), u64::from(self.repeat.max(1)));
         let mut before = 0;
         for run in &self.store[self.own.start as usize..self.own.end as usize] {
