@@ -1,6 +1,6 @@
 //! Requests through both pools that nothing happens to.
 
-use crate::legs::{Handoff, INSTANT, Pair, end, prompt};
+use crate::legs::{Handoff, INSTANT, Pair, SLOW, end, prompt};
 
 #[test]
 fn a_handoff_brings_every_token_from_the_decode_worker() {
@@ -89,4 +89,28 @@ fn ranks_of_one_worker_share_its_rendezvous() {
         .collect();
     assert_eq!(requests, [2, 2]);
     pair.scene.until_nothing_is_left();
+}
+
+#[test]
+fn sglang_sets_blocks_aside_before_it_computes_the_prompt() {
+    let pair = Pair::start(&format!("{SLOW}\nengine_type = \"sglang\""));
+    let handoff = Handoff::new();
+    let decode = pair.decode(&handoff, &prompt(1, 30), 5);
+    let prefill = pair.prefill(&handoff, &prompt(1, 30));
+    pair.until_transferring();
+    pair.scene.until("blocks kept here and set aside there", |scene| {
+        let blocks = |worker| scene.worker(worker).ranks[0].load.active_blocks;
+        blocks(0) >= 7 && blocks(1) >= 7
+    });
+    drop((prefill, decode));
+    pair.scene.until_nothing_is_left();
+    let pair = Pair::start(&format!("{INSTANT}\nengine_type = \"sglang\""));
+    for topic in [1, 2, 1] {
+        let (prefill, decode) = pair.serve(&prompt(topic, 30), 6);
+        assert_eq!((prefill.error, decode.error), (None, None));
+        assert_eq!((prefill.tokens.len(), decode.tokens.len()), (1, 6));
+        assert_eq!(prefill.tokens[0], decode.tokens[0]);
+    }
+    pair.scene.until_nothing_is_left();
+    assert_eq!(pair.scene.worker(1).handoffs.completed_total, 3);
 }
