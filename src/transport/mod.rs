@@ -9,5 +9,5 @@ pub mod nats;
 pub mod recorded;
 pub mod rendezvous;
 pub mod request_plane;
-pub mod toxic;
 pub mod tls;
+pub mod toxic;

@@ -157,7 +157,7 @@ impl Sglang {
         } else {
             None
         };
-        let nothing_left = slot.max_new == slot.sequence.generated;
+        let nothing_left = slot.max_new <= slot.sequence.generated;
         let kept = asked.map_or(u32::from(real || !nothing_left), |asked| len - asked.start - asked.take);
         // The emulator uses what is cached only when the budget has let the request through.
         let taken = if real || asked.is_some() {
@@ -210,7 +210,7 @@ impl Sglang {
         let outputs = if real {
             slot.max_new
         } else {
-            slot.max_new - slot.sequence.generated
+            slot.max_new.saturating_sub(slot.sequence.generated)
         };
         let pages = self.new_pages(start, take);
         let reserve = if part.whole { outputs.min(self.rules.clip) } else { 0 };
