@@ -95,12 +95,11 @@ fn passes(criterion: &mut Criterion) {
                         engine.set_output_detail(OutputDetail::Milestones);
                         let mut pass = Pass::default();
                         for _ in 0..PASSES {
-                            now = match engine.step_quiet(now) {
-                                Some(end) => end,
-                                None => {
-                                    assert!(engine.step_into(now, &mut pass));
-                                    pass.ends_at
-                                }
+                            now = if let Some(end) = engine.step_quiet(now) {
+                                end
+                            } else {
+                                assert!(engine.step_into(now, &mut pass));
+                                pass.ends_at
                             };
                         }
                         black_box(now)

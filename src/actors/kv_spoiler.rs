@@ -230,7 +230,7 @@ mod tests {
     fn messages(many: u64) -> Vec<Bytes> {
         let mut journal = Journal::new(InstanceId(7), DpRank(0));
         let event = |n: u64| KvEvent::Stored {
-            parent: (n > 0).then(|| SequenceHash(n)),
+            parent: (n > 0).then_some(SequenceHash(n)),
             blocks: vec![StoredBlock {
                 block_hash: SequenceHash(n + 1),
                 tokens_hash: LocalHash(u64::MAX - n),
@@ -257,7 +257,7 @@ mod tests {
         let (sent, _) = pass(faults);
         let now = sent.iter().map(|sent| match sent {
             Sent::Now(payload) => read(payload),
-            other => panic!("{other:?}"),
+            other @ (Sent::Later(..) | Sent::Stale(_) | Sent::Lost) => panic!("{other:?}"),
         });
         now.collect()
     }

@@ -75,10 +75,9 @@ impl Lie {
         let phase = (now_ms as f64 % self.period_ms) / self.period_ms;
         let span = self.high.saturating_sub(self.low) as f64;
         match self.wave {
-            Wave::Constant => self.high,
-            Wave::Ramp => self.low + (span * phase) as u64,
             Wave::Square if phase < 0.5 => self.low,
-            Wave::Square => self.high,
+            Wave::Constant | Wave::Square => self.high,
+            Wave::Ramp => self.low + (span * phase) as u64,
         }
     }
 

@@ -8,6 +8,8 @@ use crate::transport::discovery::Record;
 use crate::transport::discovery::record::{EVENT_SOURCES, INSTANCES, MODELS};
 
 /// What faults do to a worker's place in discovery.
+// Each stands for itself: any of them may hold beside any other.
+#[allow(clippy::struct_excessive_bools)]
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Disturbed {
     pub(super) lease_lost: bool,

@@ -19,6 +19,8 @@ pub(crate) struct Script {
 }
 
 /// A request without its identity.
+// Each is drawn for itself.
+#[allow(clippy::struct_excessive_bools)]
 #[derive(Debug, Clone)]
 pub(crate) struct Shape {
     family: u32,

@@ -46,6 +46,8 @@ impl Sent {
 
     /// Whether anyone dials back within a short while.
     pub(crate) fn is_called_home(&self, home: &TcpListener) -> bool {
+        // The call is held open meanwhile.
+        let _held = &self.0;
         home.set_nonblocking(true).unwrap();
         for _ in 0..30 {
             if home.accept().is_ok() {

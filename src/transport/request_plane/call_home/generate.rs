@@ -120,8 +120,7 @@ impl GenerateEndpoint {
             });
         let sink = SocketSink::new(
             Arc::clone(&socket),
-            &control.subject,
-            control.codec,
+            (&control.subject, control.codec),
             prompt_tokens,
             asked.clone().unwrap_or_default(),
             self.disaggregated_params.clone(),

@@ -77,8 +77,7 @@ impl SocketSink {
     /// An answer on a freshly dialled socket; handshake and prologue are buffered.
     pub fn new(
         stream: Arc<ResponseSocket>,
-        subject: &str,
-        codec: Codec,
+        (subject, codec): (&str, Codec),
         prompt_tokens: u32,
         asked: Asked,
         disaggregated_params: Option<Arc<serde_json::Value>>,
