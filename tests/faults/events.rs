@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::admin::Admin;
 use crate::caller::{Said, call};
 use crate::ear::{Ear, Heard, ask};
-use crate::raw::post;
+use crate::raw::{is_called_home, post};
 
 const FAST: [&str; 2] = ["--speedup-ratio", "0"];
 
@@ -225,7 +225,7 @@ fn recovery_is_missing_hangs_or_is_wrong() {
     let home = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let sent = post(&address, &query, &home);
     assert_eq!(sent.ack(Duration::from_secs(5)).as_deref(), Some(""));
-    assert!(!sent.is_called_home(&home));
+    assert!(!is_called_home(&home));
     admin.delete(&format!("/v1/faults/f{id}"));
     admin.fault("w0 recovery_wrong");
     let wrong = dump();

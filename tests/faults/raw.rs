@@ -43,20 +43,18 @@ impl Sent {
         let error = connection.read_exact(&mut [0; 4]).unwrap_err();
         error.kind() == std::io::ErrorKind::ConnectionReset
     }
+}
 
-    /// Whether anyone dials back within a short while.
-    pub(crate) fn is_called_home(&self, home: &TcpListener) -> bool {
-        // The call is held open meanwhile.
-        let _held = &self.0;
-        home.set_nonblocking(true).unwrap();
-        for _ in 0..30 {
-            if home.accept().is_ok() {
-                return true;
-            }
-            std::thread::sleep(Duration::from_millis(10));
+/// Whether anyone dials back within a short while.
+pub(crate) fn is_called_home(home: &TcpListener) -> bool {
+    home.set_nonblocking(true).unwrap();
+    for _ in 0..30 {
+        if home.accept().is_ok() {
+            return true;
         }
-        false
+        std::thread::sleep(Duration::from_millis(10));
     }
+    false
 }
 
 /// Everything that a response socket says until it ends, and whether it ended with a reset.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::admin::Admin;
 use crate::caller::{call, chat};
-use crate::raw::{post, read_to_end};
+use crate::raw::{is_called_home, post, read_to_end};
 
 const FAST: [&str; 2] = ["--speedup-ratio", "0"];
 
@@ -41,7 +41,7 @@ fn requests_disappear_are_reset_or_wait() {
     let at = home();
     let sent = post(&address, &request, &at);
     assert_eq!(sent.ack(short), None);
-    assert!(!sent.is_called_home(&at));
+    assert!(!is_called_home(&at));
     only(&admin, "w0 ack_withheld");
     let at = home();
     let sent = post(&address, &request, &at);
@@ -51,7 +51,7 @@ fn requests_disappear_are_reset_or_wait() {
     let at = home();
     let sent = post(&address, &request, &at);
     assert_eq!(sent.ack(Duration::from_secs(20)).as_deref(), Some(""));
-    assert!(!sent.is_called_home(&at));
+    assert!(!is_called_home(&at));
     only(&admin, "w0 request.reset_peer");
     assert!(post(&address, &request, &home()).is_reset());
     only(&admin, "w0 request.latency ms=300");
