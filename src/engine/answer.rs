@@ -228,8 +228,9 @@ impl Answer {
 
     /// Token `index` of the answer, from 0.
     pub(crate) fn token(&self, generator: Generator, index: u32) -> Token {
-        if let Some(planned) = &self.planned {
-            return planned[index as usize];
+        // Who decodes a prompt that was handed over has one token at least, also of an empty plan: that one is drawn.
+        if let Some(&token) = self.planned.as_ref().and_then(|planned| planned.get(index as usize)) {
+            return token;
         }
         if let (Some(eos), true) = (self.eos, index + 1 == self.end) {
             return eos;
