@@ -259,7 +259,7 @@ fn start_screen(config: &Config, settings: &Settings, cluster: &Cluster) -> Stri
         line("admin", format!("ghostfleet ctl --url http://{admin} top"));
     }
     if let Some(native) = &config.native {
-        line("vllm events", describe_native(native));
+        line("native", describe_native(native));
     }
     line(
         "budget",

@@ -1,7 +1,7 @@
 //! Figures of one rank that anyone may read at any time: written by the rank's actor after each pass with relaxed
 //! stores, so that a snapshot never waits for a busy or hung actor.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -38,6 +38,8 @@ pub struct RankGauge {
     turn_at: AtomicU64,
     /// When the running pass ends, ns; 0: none is waited for.
     due_at: AtomicU64,
+    /// A fault keeps the rank from starting or ending passes.
+    stuck: AtomicBool,
 }
 
 /// A rank that is this late with a pass, or with the requests in its mailbox, hangs.
@@ -173,7 +175,12 @@ impl RankGauge {
         let due_at = self.due_at.load(Relaxed);
         let turn_at = self.posted_at.load(Relaxed).max(self.turn_at.load(Relaxed));
         let has_mail = self.posted.load(Relaxed) > self.requests.load(Relaxed);
-        (due_at > 0 && overdue(due_at)) || (has_mail && overdue(turn_at))
+        self.stuck.load(Relaxed) || (due_at > 0 && overdue(due_at)) || (has_mail && overdue(turn_at))
+    }
+
+    /// Whether a fault keeps the rank from working, which shows at once, not only when something is overdue.
+    pub(super) fn set_stuck(&self, stuck: bool) {
+        self.stuck.store(stuck, Relaxed);
     }
 
     pub(super) fn count_kv_events(&self, events: u64) {

@@ -166,6 +166,8 @@ pub struct CachedBlocks;
 
 impl Rank {
     pub(super) fn new(parts: RankParts) -> Self {
+        let faults = RankFaults::new(parts.faults);
+        parts.gauge.set_stuck(faults.hangs);
         Self {
             index: parts.rank,
             engine: parts.engine,
@@ -188,7 +190,7 @@ impl Rank {
             handoffs: Handoffs::new(parts.handoffs),
             forward_passes: parts.forward_passes,
             next_forward: SimTime::ZERO,
-            faults: RankFaults::new(parts.faults),
+            faults,
             _liveness: parts.liveness,
         }
     }

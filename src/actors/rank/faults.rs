@@ -85,6 +85,7 @@ impl Handler<FaultsChanged> for Rank {
 
     fn handle(&mut self, _: FaultsChanged, ctx: &mut Self::Context) {
         self.faults.hangs = hangs(&self.faults.post);
+        self.gauge.set_stuck(self.faults.hangs);
         // One that hung has a pass to end or to begin.
         self.advance(ctx);
     }

@@ -74,7 +74,7 @@ impl Worker {
     /// A child is beyond its budget: the worker is not worth keeping. The fleet decides what comes after.
     pub(super) fn give_up(&mut self, ctx: &mut Context<Self>) {
         self.liveness.set_cause(Cause::Escalated);
-        ctx.terminate();
+        ctx.stop();
     }
 }
 

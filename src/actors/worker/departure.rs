@@ -37,7 +37,7 @@ impl Worker {
         self.left = true;
         self.sockets.close_events();
         self.fleet.do_send(WorkerNews::Left(self.plan.id));
-        ctx.terminate();
+        ctx.stop();
     }
 
     fn is_idle(&self) -> bool {

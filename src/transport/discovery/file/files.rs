@@ -214,6 +214,8 @@ impl Files {
                         let path = self.path(&place);
                         outcome = outcome.and(make_young(&path).map_err(failed("touch", &path)));
                     }
+                    // Nothing that writes records writes anything but JSON: the rest is somebody's, however old.
+                    Fate::Goes if !self.is_ours(&place) && !is_record(&self.path(&place))? => {}
                     Fate::Goes => match self.remove(&place) {
                         Ok(removed) => reaped += usize::from(removed),
                         Err(error) => outcome = outcome.and(Err(error)),
@@ -223,6 +225,11 @@ impl Files {
         }
         self.orphans.retain(|_, deadline| *deadline >= now.steady);
         outcome.map(|()| reaped)
+    }
+
+    /// Whether this process has written it.
+    fn is_ours(&self, place: &Place) -> bool {
+        self.holders.contains_key(place) || self.orphans.contains_key(place)
     }
 
     fn fate(&self, place: &Place, metadata: &Metadata, now: Moment) -> Fate {
@@ -455,6 +462,12 @@ fn read(path: &Path) -> Result<Option<Bytes>, DiscoveryError> {
         }
         Err(error) => Err(failed("read", path)(error)),
     }
+}
+
+/// Whether a file holds a JSON object, as every record is.
+fn is_record(path: &Path) -> Result<bool, DiscoveryError> {
+    let value = read(path)?;
+    Ok(value.is_some_and(|value| serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(&value).is_ok()))
 }
 
 fn failed(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> DiscoveryError {

@@ -103,7 +103,7 @@ fn touching_makes_every_file_of_the_lease_young_and_no_other() {
             &[record(KEY, "a"), record("v1/mdc/dynamo/backend/generate/2a", "b")],
         )
         .unwrap();
-    fs::write(root.path().join("v1/instances/x"), "c").unwrap();
+    fs::write(root.path().join("v1/instances/x"), "{}").unwrap();
     let paths = [FILE, "v1/mdc/dynamo%2Fbackend%2Fgenerate%2F2a", "v1/instances/x"].map(|file| root.path().join(file));
     for path in &paths {
         age(path, TTL * 2);
@@ -183,7 +183,7 @@ fn the_reaper_spares_young_temporary_and_irregular_files() {
     let (root, mut files) = store();
     let instances = root.path().join("v1/instances");
     for name in ["stale", "young", ".tmp_0123456789abcdef"] {
-        fs::write(instances.join(name), "x").unwrap();
+        fs::write(instances.join(name), "{}").unwrap();
     }
     age(&instances.join("stale"), TTL + Duration::from_secs(1));
     age(&instances.join(".tmp_0123456789abcdef"), TTL * 100);
@@ -212,7 +212,7 @@ fn listing_leaves_out_expired_files_and_names_that_no_store_writes() {
     fs::write(&stale, "{}").unwrap();
     age(&stale, TTL * 2);
     for name in ["bad%zz", ".tmp_x"] {
-        fs::write(root.path().join("v1/instances").join(name), "x").unwrap();
+        fs::write(root.path().join("v1/instances").join(name), "{}").unwrap();
     }
     let listed = |prefix: &str| -> Vec<String> {
         let records = files.list(prefix, Moment::now()).unwrap();
@@ -325,8 +325,8 @@ fn a_lease_that_nobody_renews_runs_out_whatever_the_date_of_its_files() {
 fn foreign_files_neither_show_up_nor_get_in_the_way() {
     let (root, mut files) = store();
     let instances = root.path().join("v1/instances");
-    for name in ["a-stale", "z-stale"] {
-        fs::write(instances.join(name), "x").unwrap();
+    for (name, content) in [("a-stale", "{}"), ("z-stale", r#"{"a": 1}"#), ("notes.txt", "x")] {
+        fs::write(instances.join(name), content).unwrap();
         age(&instances.join(name), TTL * 2);
     }
     fs::write(instances.join("not-a-name-%zz"), [0xff, 0xfe]).unwrap();
@@ -334,5 +334,7 @@ fn foreign_files_neither_show_up_nor_get_in_the_way() {
     fs::write(root.path().join("v1/unknown-bucket"), "x").unwrap();
     assert_eq!(files.reap(Moment::now()).unwrap(), 2);
     assert_eq!(files.list("v1/", Moment::now()).unwrap(), []);
-    assert!(root.path().join("v1/unknown-bucket").exists(), "not ours to delete");
+    for path in ["v1/unknown-bucket", "v1/instances/notes.txt"] {
+        assert!(root.path().join(path).exists(), "not ours to delete: {path}");
+    }
 }
