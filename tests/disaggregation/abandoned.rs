@@ -106,12 +106,7 @@ fn a_client_that_leaves_during_the_prefill_frees_both_sides() {
 
 #[test]
 fn a_client_that_leaves_while_decoding_is_like_any_other() {
-    let timing = "speedup_ratio = 1.0\ntiming_model = {type = \"fixed\", prefill_ms = 1.0, decode_ms = 5.0}";
-    let pair = Pair::groups(
-        INSTANT,
-        "num_workers = 1\nbootstrap_ports = \"0\"",
-        &format!("num_workers = 1\n{timing}"),
-    );
+    let pair = Pair::with_slow_decoding();
     let handoff = Handoff::new();
     let mut decode = pair.decode(&handoff, &prompt(1, 30), 10_000);
     let prefill = pair.prefill(&handoff, &prompt(1, 30));

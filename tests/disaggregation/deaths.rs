@@ -3,7 +3,7 @@
 use ghostfleet::actors::death::Death;
 use ghostfleet::actors::registry::WorkerState;
 
-use crate::legs::{Handoff, INSTANT, Pair, SLOW, end, error_of, prompt};
+use crate::legs::{Handoff, Pair, SLOW, end, error_of, prompt};
 
 const ENDED: &str = "destination handoff ended before completion";
 
@@ -44,12 +44,7 @@ fn a_prefill_worker_that_dies_during_the_transfer_fails_the_request_and_frees_th
 
 #[test]
 fn a_prefill_worker_that_dies_after_the_transfer_is_not_missed() {
-    let timing = "speedup_ratio = 1.0\ntiming_model = {type = \"fixed\", prefill_ms = 1.0, decode_ms = 5.0}";
-    let pair = Pair::groups(
-        INSTANT,
-        "num_workers = 1\nbootstrap_ports = \"0\"",
-        &format!("num_workers = 1\n{timing}"),
-    );
+    let pair = Pair::with_slow_decoding();
     let handoff = Handoff::new();
     let mut decode = pair.decode(&handoff, &prompt(1, 30), 50);
     let prefill = pair.prefill(&handoff, &prompt(1, 30));

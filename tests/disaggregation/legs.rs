@@ -46,6 +46,16 @@ impl Pair {
         Self::groups(keys, "num_workers = 1\nbootstrap_ports = \"0\"", "num_workers = 1")
     }
 
+    /// One worker on each side; KV travels at once, and tokens come slowly enough to be interrupted.
+    pub(crate) fn with_slow_decoding() -> Self {
+        let timing = "speedup_ratio = 1.0\ntiming_model = {type = \"fixed\", prefill_ms = 1.0, decode_ms = 5.0}";
+        Self::groups(
+            INSTANT,
+            "num_workers = 1\nbootstrap_ports = \"0\"",
+            &format!("num_workers = 1\n{timing}"),
+        )
+    }
+
     /// With further keys for each role.
     pub(crate) fn groups(keys: &str, prefill: &str, decode: &str) -> Self {
         let config = TempDir::new().unwrap();
