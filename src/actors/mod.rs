@@ -29,6 +29,7 @@ mod gate_faults;
 pub mod gauge;
 pub mod handoff_gauge;
 pub mod inspect;
+pub mod kv_listener;
 pub mod kv_publisher;
 mod kv_spoiler;
 mod kv_trace;

@@ -11,6 +11,7 @@ impl Handler<Look> for Rendezvous {
 
     fn handle(&mut self, _: Look, _: &mut Self::Context) -> Self::Result {
         MessageResult(json!({
+            "port": self.parts.port,
             "open_rooms": self.rooms.len(),
             "sources_waiting": self.sources.len(),
         }))
