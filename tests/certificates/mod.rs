@@ -62,6 +62,7 @@ impl Authority {
     }
 
     /// One for loopback that is valid in these years only.
+    #[allow(dead_code, reason = "shared by test programs that do not all need it")]
     pub(crate) fn in_years(&self, owner: &str, years: std::ops::Range<i32>) -> Pair {
         let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("valid names");
         params.not_before = rcgen::date_time_ymd(years.start, 1, 1);
