@@ -40,6 +40,7 @@ use crate::actors::fleet::Launch;
 use crate::actors::gauge::RankSnapshot;
 use crate::actors::path::ActorPath;
 use crate::actors::registry::{FleetSnapshot, Registry, WorkerHealth, WorkerSnapshot, WorkerState};
+use crate::actors::store_health::StoreHealth;
 use crate::config::StatusConfig;
 use crate::types::WorkerId;
 
@@ -62,6 +63,7 @@ pub struct StatusServer {
 
 struct Status {
     registry: Arc<Registry>,
+    store: StoreHealth,
     launch: watch::Receiver<Launch>,
     clock: Clock,
     ready_while_starting: bool,
@@ -81,6 +83,7 @@ impl StatusServer {
     pub fn start(
         options: &StatusConfig,
         registry: Arc<Registry>,
+        store: StoreHealth,
         launch: watch::Receiver<Launch>,
         clock: Clock,
         pool: &Handle,
@@ -98,6 +101,7 @@ impl StatusServer {
         let address = listener.local_addr().map_err(failed)?;
         let status = Arc::new(Status {
             registry,
+            store,
             launch,
             clock,
             ready_while_starting: options.ready_while_starting,
@@ -169,11 +173,12 @@ impl Status {
             0 => format!("{first}: {trouble}"),
             more => format!("{first} and {more} more: {trouble}"),
         });
-        let words: Vec<String> = [launch]
-            .into_iter()
-            .filter(|text| !text.is_empty())
-            .chain(troubles)
-            .collect();
+        let outage = self
+            .store
+            .trouble()
+            .map(|outage| format!("discovery fails: {}", outage.reason));
+        let launch = [launch].into_iter().filter(|text| !text.is_empty());
+        let words: Vec<String> = launch.chain(outage).chain(troubles).collect();
         words.join("; ")
     }
 

@@ -82,6 +82,7 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
         StatusServer::start(
             options,
             Arc::clone(&registry),
+            shared.store_health.clone(),
             launch.clone(),
             shared.clock,
             pool.handle(),
