@@ -240,7 +240,12 @@ fn a_disk_that_is_full_at_registration_is_told_and_given_up_after_the_stated_lim
     ];
     assert_refused(&output, 1, &words);
     // Told to stop while it waits, it says what it waited for.
-    let mut child = serve_on_a_small_disk(directory.path(), &[])
+    let port = TcpListener::bind(("127.0.0.1", 0))
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let mut child = serve_on_a_small_disk(directory.path(), &["--system-port", &port.to_string()])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -251,6 +256,13 @@ fn a_disk_that_is_full_at_registration_is_told_and_given_up_after_the_stated_lim
     while !line.contains("waiting for discovery, at most 60 s") {
         line.clear();
         assert_ne!(errors.read_line(&mut line).unwrap(), 0, "ended before");
+    }
+    let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
+    let mut probe = agent.get(format!("http://127.0.0.1:{port}/health")).call().unwrap();
+    assert_eq!(probe.status().as_u16(), 503);
+    let reason = probe.body_mut().read_to_string().unwrap();
+    for words in ["workers are registered", "discovery fails: cannot write", &path] {
+        assert!(reason.contains(words), "{words:?} is missing in {reason}");
     }
     let killed = Command::new("kill").arg("-TERM").arg(child.id().to_string()).status();
     assert!(killed.unwrap().success());
