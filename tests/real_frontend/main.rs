@@ -21,6 +21,7 @@ mod busy;
 mod codec;
 mod disaggregation;
 mod discovery;
+mod drills;
 mod durable;
 mod faults;
 mod mockers;

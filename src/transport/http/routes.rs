@@ -251,7 +251,7 @@ async fn generate(
             )
         })
     });
-    state.intake.knock()?;
+    state.intake.knock(&client_id)?;
     let limit = state.limits.max_pending_tokens;
     let generation = Generation::start(
         &plan,
