@@ -60,8 +60,7 @@ pub fn command(args: &DrillArgs, out: &mut impl Write) -> Result<Verdict, DrillE
 
 fn write_all(args: &DrillArgs, reports: &[Report]) -> Result<(), DrillError> {
     if let Some(path) = &args.json {
-        let text = serde_json::to_string_pretty(&documents(reports)).unwrap_or_default();
-        write(path, &text)?;
+        write(path, &format!("{}\n", documents(reports)))?;
     }
     if let Some(path) = &args.junit {
         write(path, &junit(reports))?;

@@ -1,6 +1,7 @@
 //! The command: exit codes and the files that it writes.
 
 use std::process::{Command, Output};
+use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -142,4 +143,30 @@ fn bad_input_exits_with_2_and_names_the_way_out() {
         assert_eq!(output.status.code(), Some(2), "{args:?}: {stderr}");
         assert!(stderr.contains(words), "{args:?}: {stderr}");
     }
+}
+
+#[test]
+fn a_drill_that_is_told_to_end_ends_its_router_and_has_no_verdict() {
+    let place = Place::new("< 1%");
+    let router = "[frontend]\ncommand = [\"sh\", \"-c\", \"echo $$ > pid.new; mv pid.new pid; exec sleep 600 # {port}\"]\n[[load]]";
+    let text = place.read("x.toml").replace("[[load]]", router);
+    std::fs::write(place.0.path().join("x.toml"), text).unwrap();
+    let mut drill = Command::new(env!("CARGO_BIN_EXE_ghostfleet"))
+        .args(["drill", "x.toml", "--junit", "o.xml"])
+        .current_dir(place.0.path())
+        .spawn()
+        .unwrap();
+    let pid = place.0.path().join("pid");
+    let begun = std::time::Instant::now();
+    while !pid.exists() {
+        assert!(begun.elapsed() < Duration::from_secs(40), "the router never starts");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let router = place.read("pid").trim().to_owned();
+    let signal = |name: &str, pid: &str| Command::new("kill").args(["-s", name, pid]).status().unwrap().success();
+    assert!(signal("TERM", &drill.id().to_string()));
+    assert_eq!(drill.wait().unwrap().code(), Some(1));
+    // A pid that is gone cannot be signalled.
+    assert!(!signal("0", &router), "the router is still there");
+    assert!(!place.read("o.xml").contains("testcase"));
 }
