@@ -214,6 +214,15 @@ pub struct Shared {
 }
 
 impl Shared {
+    /// The same with a limit for registrations; there is none unless it is said.
+    #[must_use]
+    pub fn registered_within(self, registration_limit: Duration) -> Self {
+        Self {
+            registration_limit,
+            ..self
+        }
+    }
+
     /// The parts that need no decision are made here.
     pub fn new(
         pool: Handle,
@@ -223,7 +232,6 @@ impl Shared {
         (event_host, event_advertise): (IpAddr, IpAddr),
         tls: TcpTls,
         max_open_requests: u32,
-        registration_limit: Duration,
     ) -> Self {
         let clock = Clock::start();
         let dialer = Dialer {
@@ -236,7 +244,7 @@ impl Shared {
             journal: Arc::new(Journal::new(move || clock.now())),
             discovery,
             store_health: StoreHealth::default(),
-            registration_limit,
+            registration_limit: Duration::MAX,
             nats,
             tcp_advertise,
             tcp_limits,

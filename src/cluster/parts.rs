@@ -65,7 +65,7 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
     let (server, requests) = planes.listener();
     let outlets = planes.outlets();
     let connector = planes.into_connector();
-    let shared = Arc::new(Shared::new(
+    let shared = Shared::new(
         pool.handle().clone(),
         discovery,
         connector,
@@ -73,8 +73,8 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
         (config.event_host, config.event_advertise),
         config.tls.clone(),
         config.max_open_requests,
-        config.registration_limit,
-    ));
+    );
+    let shared = Arc::new(shared.registered_within(config.registration_limit));
     let registry = Arc::new(Registry::default());
     let (launch_sender, launch) = watch::channel(Launch::Starting { registered: 0 });
     let status = config.status.as_ref().map(|options| {
