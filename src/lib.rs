@@ -24,4 +24,6 @@ pub mod router;
 pub mod serve;
 pub mod traces;
 pub mod transport;
+pub mod truth;
 pub mod types;
+pub mod witness;

@@ -17,6 +17,7 @@ use super::registry::{Registry, WorkerState};
 use crate::faults::journal::Event;
 use crate::faults::ledger::Listed;
 use crate::faults::{Fault, FaultError, FaultId, Journal, Selector};
+use crate::transport::discovery::{Discovery, DiscoveryError, Record};
 use crate::types::{SequenceHash, SimTime, StoredBlock, WorkerId};
 
 /// Blocks of one prefix cache with their parents, parents first.
@@ -30,6 +31,7 @@ pub struct Control {
     pub(crate) registry: Arc<Registry>,
     pub(crate) journal: Arc<Journal>,
     pub(crate) clock: Clock,
+    pub(crate) discovery: Discovery,
     pub(crate) launch: watch::Receiver<Launch>,
 }
 
@@ -52,6 +54,14 @@ impl Control {
     /// The fleet's clock.
     pub fn now(&self) -> SimTime {
         self.clock.now()
+    }
+
+    /// What is in the discovery store under `prefix`, whoever put it there: what routers see.
+    ///
+    /// # Errors
+    /// The store could not be read.
+    pub async fn records(&self, prefix: &str) -> Result<Vec<Record>, DiscoveryError> {
+        self.discovery.list(prefix).await
     }
 
     /// What one of a worker's children says of itself.

@@ -2,132 +2,51 @@
 //!
 //! The journal stays true, but for gaps and silence, so that recovery answers are the truth that a router can fall back on.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use serde_json::Value;
 
+use super::event_ways::{Sent, Ways, corrupt};
 use crate::faults::draw::Dice;
 use crate::faults::kind::EventFault;
-
-/// Messages that a fault may hold back; further ones are lost.
-const MAX_HELD: usize = 4096;
 
 /// Turns identities into others.
 const WRONG: u64 = 0x5bd1_e995_9d1d_0e35;
 
-/// What becomes of a message.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum Sent {
-    /// On the wire, now.
-    Now(Bytes),
-    /// On the wire, later.
-    Later(Bytes, Duration),
-    /// On the wire, under another publisher's id.
-    Stale(Bytes),
-    /// Lost on the way: its number is used.
-    Lost,
-}
-
 /// One publisher's messages under faults.
 #[derive(Debug, Default)]
 pub(super) struct Spoiler {
-    /// Until the fault ends.
-    held: Vec<Bytes>,
-    /// Until the window is full.
-    window: Vec<Bytes>,
+    ways: Ways<Bytes>,
     /// From true ids to those on the wire.
     offset: Option<u64>,
-    messages: u64,
 }
 
 impl Spoiler {
     /// Whether nothing is held back.
     pub(super) fn is_empty(&self) -> bool {
-        self.held.is_empty() && self.window.is_empty()
+        self.ways.held() == 0
     }
 
     /// Messages that are held back.
     pub(super) fn held(&self) -> usize {
-        self.held.len() + self.window.len()
+        self.ways.held()
     }
 
     /// Passes a message through the faults; what goes out, in order.
-    pub(super) fn pass(&mut self, payload: Bytes, faults: &[EventFault], dice: Dice) -> Vec<Sent> {
-        self.messages += 1;
-        let dice = Dice::new(dice.bits(self.messages), 0);
+    pub(super) fn pass(&mut self, payload: Bytes, faults: &[EventFault], dice: Dice) -> Vec<Sent<Bytes>> {
+        let dice = self.ways.next_dice(dice);
         let payload = self.spoil(payload, faults, dice);
-        let has = |wanted: fn(&EventFault) -> bool| faults.iter().any(wanted);
-        if has(|fault| matches!(fault, EventFault::Drop {})) {
-            return vec![Sent::Lost];
-        }
-        if has(|fault| matches!(fault, EventFault::Hold {})) {
-            if self.held.len() >= MAX_HELD {
-                return vec![Sent::Lost];
-            }
-            self.held.push(payload);
-            return Vec::new();
-        }
-        let mut ready = vec![payload];
-        for fault in faults {
-            if let EventFault::Reorder { window } = fault {
-                self.window.append(&mut ready);
-                if self.window.len() >= *window as usize {
-                    ready = std::mem::take(&mut self.window);
-                    dice.shuffle(&mut ready);
-                }
-            }
-        }
-        let mut sent = Vec::new();
-        for payload in ready {
-            let mut copies = 1;
-            let (mut wait, mut stale) = (None, false);
-            for fault in faults {
-                match fault {
-                    EventFault::Duplicate { copies: extra } => copies += extra,
-                    EventFault::Delay { ms, jitter_ms } => {
-                        let ms = ms + jitter_ms * dice.unit(1);
-                        wait = Duration::try_from_secs_f64(ms / 1e3).ok();
-                    }
-                    EventFault::StaleEpoch {} => stale = true,
-                    EventFault::Drop {}
-                    | EventFault::Reorder { .. }
-                    | EventFault::Hold {}
-                    | EventFault::Corrupt {}
-                    | EventFault::WrongHash {}
-                    | EventFault::WrongParent {}
-                    | EventFault::WrongRank { .. }
-                    | EventFault::WrongBlockSize { .. }
-                    | EventFault::Renumber { .. }
-                    | EventFault::Gap { .. }
-                    | EventFault::Silent {} => {}
-                }
-            }
-            for _ in 0..copies {
-                sent.push(match (stale, wait) {
-                    (true, _) => Sent::Stale(payload.clone()),
-                    (false, Some(wait)) => Sent::Later(payload.clone(), wait),
-                    (false, None) => Sent::Now(payload.clone()),
-                });
-            }
-        }
-        sent
+        self.ways.pass(payload, faults, dice)
     }
 
     /// What was held back goes out when its fault has ended.
     pub(super) fn release(&mut self, in_force: &[EventFault]) -> Vec<Bytes> {
-        let has = |wanted: fn(&EventFault) -> bool| in_force.iter().any(wanted);
-        let mut out = Vec::new();
-        if !has(|fault| matches!(fault, EventFault::Hold {})) {
-            out.append(&mut self.held);
-        }
-        if !has(|fault| matches!(fault, EventFault::Reorder { .. })) {
-            out.append(&mut self.window);
-        }
-        if !has(|fault| matches!(fault, EventFault::Renumber { .. })) {
+        if !in_force
+            .iter()
+            .any(|fault| matches!(fault, EventFault::Renumber { .. }))
+        {
             self.offset = None;
         }
-        out
+        self.ways.release(in_force)
     }
 
     /// Changes what a message says.
@@ -152,14 +71,7 @@ impl Spoiler {
             }
         }
         if faults.iter().any(|fault| matches!(fault, EventFault::Corrupt {})) {
-            let mut bytes = payload.to_vec();
-            for n in 0..8 {
-                let at = usize::try_from(dice.bits(n)).unwrap_or(0) % bytes.len().max(1);
-                if let Some(byte) = bytes.get_mut(at) {
-                    *byte ^= 0xa5;
-                }
-            }
-            payload = bytes.into();
+            payload = corrupt(&payload, dice);
         }
         payload
     }
@@ -179,12 +91,9 @@ impl Spoiler {
                         stored["parent_hash"] = dice.bits(2).into();
                     }
                 }
-                EventFault::WrongHash {} => each_block(&mut event["data"], |hash| vec![hash ^ WRONG]),
+                EventFault::WrongHash {} => each_block(&mut event["data"], |hash| vec![wrong(hash)]),
                 EventFault::WrongBlockSize { factor } => {
-                    let parts = u64::from((*factor).max(1));
-                    each_block(&mut event["data"], |hash| {
-                        (0..parts).map(|part| Dice::new(hash, part).bits(0)).collect()
-                    });
+                    each_block(&mut event["data"], |hash| parts_of(hash, *factor));
                 }
                 EventFault::Drop {}
                 | EventFault::Duplicate { .. }
@@ -198,6 +107,18 @@ impl Spoiler {
             }
         }
     }
+}
+
+/// The identity that a block gets in place of its own.
+pub(super) const fn wrong(hash: u64) -> u64 {
+    hash ^ WRONG
+}
+
+/// The identities of the smaller blocks into which one is cut.
+pub(super) fn parts_of(hash: u64, factor: u32) -> Vec<u64> {
+    (0..u64::from(factor.max(1)))
+        .map(|part| Dice::new(hash, part).bits(0))
+        .collect()
 }
 
 /// Puts other hashes in the place of each block's, the same for what is stored and what is removed.
@@ -223,6 +144,8 @@ fn each_block(data: &mut Value, others: impl Fn(u64) -> Vec<u64>) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::transport::event_plane::journal::Journal;
     use crate::types::{DpRank, InstanceId, KvEvent, LocalHash, SequenceHash, StoredBlock};
@@ -244,7 +167,7 @@ mod tests {
     }
 
     /// What goes out of three messages, and what comes when the faults end.
-    fn pass(faults: &[EventFault]) -> (Vec<Sent>, Vec<Bytes>) {
+    fn pass(faults: &[EventFault]) -> (Vec<Sent<Bytes>>, Vec<Bytes>) {
         let mut spoiler = Spoiler::default();
         let sent = messages(3)
             .into_iter()

@@ -21,6 +21,7 @@ pub mod death;
 pub mod door;
 pub mod engine_metrics;
 mod engine_page;
+mod event_ways;
 pub mod fault_desk;
 pub mod fault_post;
 pub mod fleet;

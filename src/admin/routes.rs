@@ -22,6 +22,7 @@ use crate::actors::row::WorkerRow;
 use crate::faults::kind::CATALOGUE;
 use crate::faults::ledger::Listed;
 use crate::faults::{Fault, FaultId, Selector};
+use crate::transport::discovery::Record;
 use crate::types::WorkerId;
 
 /// What every handler shares.
@@ -43,6 +44,7 @@ pub(super) fn router(control: Control) -> Router {
         .route("/v1/workers", get(workers))
         .route("/v1/actors/{*path}", get(actor))
         .route("/v1/cache/{*path}", get(cache))
+        .route("/v1/records", get(records))
         .route("/v1/faults", get(faults).post(change).put(replace).delete(clear))
         .route("/v1/faults/{id}", delete(remove))
         .route("/v1/kinds", get(kinds))
@@ -191,6 +193,29 @@ async fn cache(State(api): State<Arc<Api>>, Path(path): Path<String>) -> Answer 
         blocks.iter().map(block).collect::<Vec<_>>()
     });
     Ok(Json(json!(ranks.collect::<Vec<_>>())))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Under {
+    prefix: String,
+}
+
+async fn records(State(api): State<Arc<Api>>, Query(under): Query<Under>) -> Answer {
+    let Under { prefix } = under;
+    if !prefix.starts_with("v1/") {
+        return Err(Problem::bad(format!(
+            "prefix {prefix:?} must start with v1/, as v1/instances/"
+        )));
+    }
+    let records = api.control.records(&prefix).await;
+    let records = records.map_err(|error| Problem(StatusCode::SERVICE_UNAVAILABLE, error.to_string()))?;
+    let record = |record: Record| {
+        let text = String::from_utf8_lossy(&record.value);
+        let value = serde_json::from_slice(&record.value).unwrap_or_else(|_| Value::from(text));
+        json!({"key": record.key, "value": value})
+    };
+    Ok(Json(records.into_iter().map(record).collect()))
 }
 
 async fn faults(State(api): State<Arc<Api>>) -> Json<Vec<Listed>> {
