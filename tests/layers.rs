@@ -47,7 +47,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "types",
         ],
     ),
-    ("admin", &["actors", "config", "drill", "faults", "transport", "types"]),
+    ("admin", &["actors", "config", "drill", "faults", "types"]),
     ("faults", &["types"]),
     (
         "config",
@@ -63,6 +63,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "model",
             "router",
             "transport",
+            "truth",
             "types",
         ],
     ),

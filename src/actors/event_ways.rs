@@ -102,6 +102,7 @@ impl<M: Clone> Ways<M> {
                     | EventFault::WrongParent {}
                     | EventFault::WrongRank { .. }
                     | EventFault::WrongBlockSize { .. }
+                    | EventFault::DuplicateHash {}
                     | EventFault::Renumber { .. }
                     | EventFault::Gap { .. }
                     | EventFault::Silent {} => {}

@@ -58,6 +58,7 @@ impl Spoiler {
                     | EventFault::WrongParent {}
                     | EventFault::WrongRank { .. }
                     | EventFault::WrongBlockSize { .. }
+                    | EventFault::DuplicateHash {}
                     | EventFault::Renumber { .. }
             )
         });
@@ -95,6 +96,11 @@ impl Spoiler {
                 EventFault::WrongBlockSize { factor } => {
                     each_block(&mut event["data"], |hash| parts_of(hash, *factor));
                 }
+                EventFault::DuplicateHash {} => {
+                    if let Some(blocks) = stored(&mut event["data"]) {
+                        *blocks = blocks.iter().flat_map(|block| [block.clone(), block.clone()]).collect();
+                    }
+                }
                 EventFault::Drop {}
                 | EventFault::Duplicate { .. }
                 | EventFault::Reorder { .. }
@@ -121,9 +127,14 @@ pub(super) fn parts_of(hash: u64, factor: u32) -> Vec<u64> {
         .collect()
 }
 
+/// The blocks that an event stores, if it does.
+fn stored(data: &mut Value) -> Option<&mut Vec<Value>> {
+    data.get_mut("stored")?.get_mut("blocks")?.as_array_mut()
+}
+
 /// Puts other hashes in the place of each block's, the same for what is stored and what is removed.
 fn each_block(data: &mut Value, others: impl Fn(u64) -> Vec<u64>) {
-    if let Some(blocks) = data["stored"]["blocks"].as_array_mut() {
+    if let Some(blocks) = stored(data) {
         let spoiled = blocks.iter().flat_map(|block| {
             let hashes = others(block["block_hash"].as_u64().unwrap_or(0)).into_iter();
             let local = others(block["tokens_hash"].as_u64().unwrap_or(0)).into_iter();
@@ -136,7 +147,10 @@ fn each_block(data: &mut Value, others: impl Fn(u64) -> Vec<u64>) {
         });
         *blocks = spoiled.collect();
     }
-    if let Some(hashes) = data["removed"]["block_hashes"].as_array_mut() {
+    let removed = data
+        .get_mut("removed")
+        .and_then(|removed| removed.get_mut("block_hashes"));
+    if let Some(Value::Array(hashes)) = removed {
         let spoiled = hashes.iter().flat_map(|hash| others(hash.as_u64().unwrap_or(0)));
         *hashes = spoiled.map(Value::from).collect();
     }
@@ -207,6 +221,45 @@ mod tests {
     }
 
     #[test]
+    fn removals_and_clears_are_changed_as_far_as_there_is_something_to_change() {
+        let mut journal = Journal::new(InstanceId(7), DpRank(0));
+        let store = KvEvent::Stored {
+            parent: None,
+            blocks: vec![StoredBlock {
+                block_hash: SequenceHash(1),
+                tokens_hash: LocalHash(2),
+            }],
+        };
+        let remove = KvEvent::Removed {
+            block_hashes: vec![SequenceHash(1)],
+        };
+        journal.record(vec![store]);
+        let messages: Vec<Bytes> = [remove, KvEvent::Cleared]
+            .into_iter()
+            .flat_map(|event| journal.record(vec![event]))
+            .collect();
+        let spoiled = |fault: EventFault| -> Vec<Value> {
+            let mut spoiler = Spoiler::default();
+            let sent = messages
+                .iter()
+                .flat_map(|m| spoiler.pass(m.clone(), &[fault.clone()], Dice::new(1, 1)));
+            sent.map(|sent| match sent {
+                Sent::Now(payload) => read(&payload)["event"]["data"].clone(),
+                other @ (Sent::Later(..) | Sent::Stale(_) | Sent::Lost) => panic!("{other:?}"),
+            })
+            .collect()
+        };
+        let removed = serde_json::json!({"removed": {"block_hashes": [1 ^ WRONG]}});
+        assert_eq!(spoiled(EventFault::WrongHash {}), [removed, "cleared".into()]);
+        for fault in [EventFault::WrongParent {}, EventFault::DuplicateHash {}] {
+            assert_eq!(
+                spoiled(fault),
+                [serde_json::json!({"removed": {"block_hashes": [1]}}), "cleared".into()]
+            );
+        }
+    }
+
+    #[test]
     fn what_messages_say_is_changed_and_nothing_else() {
         let truth: Vec<Value> = messages(3).iter().map(read).collect();
         assert_eq!(now(&[]), truth);
@@ -225,6 +278,9 @@ mod tests {
         let block = &wrong[0]["event"]["data"]["stored"]["blocks"][0];
         assert_eq!(block["block_hash"].as_u64(), Some(1 ^ WRONG));
         assert_eq!(block["tokens_hash"].as_u64(), Some(u64::MAX ^ WRONG));
+        let wrong = now(&[EventFault::DuplicateHash {}]);
+        let blocks = wrong[0]["event"]["data"]["stored"]["blocks"].as_array().unwrap();
+        assert_eq!((blocks.len(), &blocks[0]), (2, &blocks[1]));
         let wrong = now(&[EventFault::WrongBlockSize { factor: 4 }]);
         assert_eq!(
             wrong[0]["event"]["data"]["stored"]["blocks"].as_array().unwrap().len(),

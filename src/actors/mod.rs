@@ -15,6 +15,7 @@
 //! A panic or a crash ends one actor; [`liveness`] tells its parent, [`supervision`] says whether and when the parent
 //! builds a new one. Figures are read from the [`registry`] without asking anyone.
 
+mod caches;
 pub mod clock;
 pub mod control;
 pub mod death;

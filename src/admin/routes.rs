@@ -22,7 +22,6 @@ use crate::actors::row::WorkerRow;
 use crate::faults::kind::CATALOGUE;
 use crate::faults::ledger::Listed;
 use crate::faults::{Fault, FaultId, Selector};
-use crate::transport::discovery::Record;
 use crate::types::WorkerId;
 
 /// What every handler shares.
@@ -209,13 +208,8 @@ async fn records(State(api): State<Arc<Api>>, Query(under): Query<Under>) -> Ans
         )));
     }
     let records = api.control.records(&prefix).await;
-    let records = records.map_err(|error| Problem(StatusCode::SERVICE_UNAVAILABLE, error.to_string()))?;
-    let record = |record: Record| {
-        let text = String::from_utf8_lossy(&record.value);
-        let value = serde_json::from_slice(&record.value).unwrap_or_else(|_| Value::from(text));
-        json!({"key": record.key, "value": value})
-    };
-    Ok(Json(records.into_iter().map(record).collect()))
+    let records = records.map_err(|error| Problem(StatusCode::SERVICE_UNAVAILABLE, error))?;
+    Ok(Json(json!(records)))
 }
 
 async fn faults(State(api): State<Arc<Api>>) -> Json<Vec<Listed>> {

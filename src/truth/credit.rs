@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::cache::{Block, Caches, RankId};
+use super::cache::{Block, Caches, RankCache, RankId};
 use super::drift::{Drift, RankDrift};
 use crate::types::{LocalHash, SequenceHash};
 
@@ -34,7 +34,7 @@ pub struct Credit(pub BTreeMap<RankId, u32>);
 /// `most`. With how many there are.
 pub fn questions(pictures: &[&Caches], most: usize) -> (Vec<Question>, usize) {
     let caches = pictures.iter().flat_map(|caches| caches.ranks.values());
-    let all: BTreeSet<Question> = caches.flat_map(|cache| cache.chains()).map(Question).collect();
+    let all: BTreeSet<Question> = caches.flat_map(RankCache::chains).map(Question).collect();
     let there_are = all.len();
     let chosen = |index: usize| {
         let next = |index: usize| index * most / there_are.max(1);
@@ -54,7 +54,7 @@ pub fn compare(before: &Caches, asked: &[(Question, Credit)], after: &Caches) ->
         let mut seen = BTreeSet::new();
         for (question, credit) in asked {
             let hashes = question.hashes();
-            let true_prefix = |cache: Option<&super::RankCache>| cache.map_or(0, |cache| cache.prefix(&hashes));
+            let true_prefix = |cache: Option<&RankCache>| cache.map_or(0, |cache| cache.prefix(&hashes));
             let (was, is) = (true_prefix(was), true_prefix(is));
             let known = credit.0.get(&id).map_or(0, |blocks| *blocks as usize).min(hashes.len());
             for (at, hash) in hashes.into_iter().enumerate().take(was.max(is).max(known)) {
@@ -79,7 +79,6 @@ pub fn compare(before: &Caches, asked: &[(Question, Credit)], after: &Caches) ->
 
 #[cfg(test)]
 mod tests {
-    use super::super::RankCache;
     use super::*;
 
     fn chain(hashes: &[u64]) -> Vec<Block> {
@@ -133,7 +132,7 @@ mod tests {
         let right: Vec<_> = questions
             .iter()
             .cloned()
-            .zip([credit(&[3, 1]), credit(&[3, 1])])
+            .zip([credit(&[1, 1]), credit(&[3, 1]), credit(&[3, 1])])
             .collect();
         let drift = compare(&truth, &right, &truth);
         assert_eq!((drift.true_blocks, drift.known_blocks), (5, 5));
@@ -141,7 +140,7 @@ mod tests {
         let wrong: Vec<_> = questions
             .iter()
             .cloned()
-            .zip([credit(&[2, 2]), credit(&[3, 2, 1])])
+            .zip([credit(&[1, 1]), credit(&[2, 2]), credit(&[3, 2, 1])])
             .collect();
         let drift = compare(&truth, &wrong, &truth);
         let path = |path: &str| drift.ranks.iter().find(|rank| rank.path == path).unwrap();

@@ -12,7 +12,6 @@
 //! "tcp://host:port"}}]`. Source: release 1.6.1, recorded.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -178,13 +177,9 @@ impl Names {
     }
 }
 
-/// Port of `tcp://host:port`.
+/// Port of `tcp://host:port`; a host may have colons of its own.
 fn port_of(endpoint: &str) -> Option<u16> {
-    let address = endpoint.strip_prefix("tcp://")?;
-    match address.parse::<SocketAddr>() {
-        Ok(address) => Some(address.port()),
-        Err(_) => address.rsplit_once(':')?.1.parse().ok(),
-    }
+    endpoint.strip_prefix("tcp://")?.rsplit_once(':')?.1.parse().ok()
 }
 
 #[cfg(test)]

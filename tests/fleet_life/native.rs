@@ -1,7 +1,6 @@
 //! The event stream of the engines themselves, read as a router outside Dynamo reads it.
 
 use std::collections::BTreeMap;
-use std::net::TcpListener;
 use std::time::Duration;
 
 use ghostfleet::actors::death::Death;

@@ -46,6 +46,7 @@ impl KvPublisher {
                 | EventFault::WrongParent {}
                 | EventFault::WrongRank { .. }
                 | EventFault::WrongBlockSize { .. }
+                | EventFault::DuplicateHash {}
                 | EventFault::Renumber { .. }
                 | EventFault::StaleEpoch {} => {}
             }

@@ -76,6 +76,7 @@ impl NativeStream {
                 | EventFault::WrongParent {}
                 | EventFault::WrongRank { .. }
                 | EventFault::WrongBlockSize { .. }
+                | EventFault::DuplicateHash {}
                 | EventFault::Renumber { .. }
                 | EventFault::StaleEpoch {} => {}
             }
@@ -194,6 +195,7 @@ fn spoil(
                     }
                 }
             }
+            EventFault::DuplicateHash {} => list_twice(spoiled.get_or_insert_with(events), encoder.block_size),
             EventFault::Drop {}
             | EventFault::Duplicate { .. }
             | EventFault::Reorder { .. }
@@ -214,6 +216,17 @@ fn each_hash(events: &mut [NativeEvent], others: impl Fn(&SequenceHash) -> Vec<S
     for event in events {
         if let NativeEvent::Stored { hashes, .. } | NativeEvent::Removed { hashes } = event {
             *hashes = hashes.iter().flat_map(&others).collect();
+        }
+    }
+}
+
+/// Lists each stored block twice, with its tokens.
+fn list_twice(events: &mut [NativeEvent], block_size: u32) {
+    for event in events {
+        if let NativeEvent::Stored { hashes, tokens, .. } = event {
+            let blocks = tokens.chunks((block_size as usize).max(1));
+            *tokens = blocks.flat_map(|block| [block, block]).flatten().copied().collect();
+            *hashes = hashes.iter().flat_map(|hash| [*hash, *hash]).collect();
         }
     }
 }
@@ -292,6 +305,17 @@ mod tests {
         assert_ne!(hashes(&wrong[0])[0], SequenceHash(2));
         let (_, wrong) = spoiled(EventFault::WrongParent {});
         assert!(matches!(&wrong[0], NativeEvent::Stored { parent: Some(parent), .. } if *parent != SequenceHash(1)));
+    }
+
+    #[test]
+    fn a_block_that_is_listed_twice_has_its_tokens_twice() {
+        let (_, events) = spoiled(EventFault::DuplicateHash {});
+        let NativeEvent::Stored { hashes, tokens, .. } = &events[0] else {
+            panic!("{events:?}")
+        };
+        assert_eq!(*hashes, [2, 2, 3, 3].map(SequenceHash));
+        assert_eq!(tokens[..8], [10, 11, 12, 13, 10, 11, 12, 13]);
+        assert_eq!(events[1], super::tests::events()[1], "removals are what they were");
     }
 
     #[test]
