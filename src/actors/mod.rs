@@ -15,6 +15,7 @@
 //! A panic or a crash ends one actor; [`liveness`] tells its parent, [`supervision`] says whether and when the parent
 //! builds a new one. Figures are read from the [`registry`] without asking anyone.
 
+mod caches;
 pub mod clock;
 mod component_page;
 pub mod control;
@@ -22,6 +23,7 @@ pub mod death;
 pub mod door;
 pub mod engine_metrics;
 mod engine_page;
+mod event_ways;
 pub mod fault_desk;
 pub mod fault_post;
 pub mod fleet;

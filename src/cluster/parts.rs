@@ -105,6 +105,7 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
     let stagger = config.stagger;
     let own = Arc::clone(&registry);
     let (journal, clock, seed) = (Arc::clone(&shared.journal), shared.clock, config.seed);
+    let discovery = shared.discovery.clone();
     let desk = {
         let (registry, journal) = (Arc::clone(&registry), Arc::clone(&journal));
         move |fleet| FaultDesk::new(seed, registry, journal, fleet, clock)
@@ -119,6 +120,7 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
         registry,
         journal,
         clock,
+        discovery,
         launch: launch.clone(),
     };
     let admin = admin.map(|door| door.serve(control.clone(), pool.handle()));

@@ -164,6 +164,7 @@ impl Worker {
             socket: Arc::clone(&sockets.events),
             ring: sockets.replay.as_ref().map(|(_, ring)| Arc::clone(ring)),
             next_sequence: Arc::clone(&sockets.next_sequence),
+            faults: Arc::clone(&self.entry.faults),
         };
         let child = Child::Native(slot.rank.0);
         let liveness = Liveness::new(ctx.address().recipient(), child, slot.native_incarnation);
