@@ -79,6 +79,8 @@ pub struct Sglang {
     cache: RadixCache,
     /// Pages that neither the cache nor a request has.
     free_pages: u32,
+    /// Pages that no request may have.
+    withheld: u32,
     slots: Slab<Slot>,
     ids: HashMap<RequestId, u32, FxBuildHasher>,
     waiting: VecDeque<u32>,
@@ -205,6 +207,7 @@ impl Sglang {
             seed: config.seed,
             cache,
             free_pages: rules.pages,
+            withheld: 0,
             slots: Slab::new(),
             ids: HashMap::default(),
             waiting: VecDeque::new(),
@@ -485,9 +488,9 @@ impl Engine for Sglang {
         Load {
             running: count(self.running.len()) + u32::from(self.chunked.is_some()),
             waiting: count(self.waiting.len() + self.ready.len() + self.desk.waiting()),
-            active_blocks: self.rules.pages - self.free_pages - inactive_blocks,
+            active_blocks: self.rules.pages - self.withheld - self.free_pages - inactive_blocks,
             inactive_blocks,
-            total_blocks: self.rules.pages,
+            total_blocks: self.rules.pages - self.withheld,
             preemptions: self.preemptions,
         }
     }
@@ -517,6 +520,30 @@ impl Engine for Sglang {
             events.clear();
         }
         events
+    }
+
+    fn withhold(&mut self, blocks: u32) -> Vec<KvEvent> {
+        let page = u64::from(self.rules.page);
+        self.free_pages += self.withheld.saturating_sub(blocks);
+        self.withheld = self.withheld.min(blocks);
+        let wanted = blocks - self.withheld;
+        // Evicts what is there to evict, which may be less.
+        self.make_room(u64::from(wanted) * page);
+        let taken = wanted.min(self.free_pages);
+        self.free_pages -= taken;
+        self.withheld += taken;
+        // Less admits nobody whom more did not; more may.
+        self.full &= taken > 0;
+        let mut events = Vec::new();
+        self.cache.take_events(&mut events);
+        if !self.rules.publishes {
+            events.clear();
+        }
+        events
+    }
+
+    fn withheld(&self) -> u32 {
+        self.withheld
     }
 
     fn submit_source(&mut self, request: EngineRequest, now: SimTime) -> Result<(), HandoffRefused> {
