@@ -16,32 +16,32 @@ use crate::stack::Stack;
 use crate::wait::eventually;
 
 const LIST_LIMIT: Duration = Duration::from_secs(30);
-const STATE_LIMIT: Duration = Duration::from_secs(20);
+pub(crate) const STATE_LIMIT: Duration = Duration::from_secs(20);
 
 /// Two prefill workers come first, then three decode workers.
-const PREFILL: usize = 2;
-const DECODE: usize = 3;
+pub(crate) const PREFILL: usize = 2;
+pub(crate) const DECODE: usize = 3;
 
 /// A transfer that does not end while a test looks at it: a second for each token.
-const SLOW: &str = "kv_bytes_per_token = 1000000000\nkv_transfer_bandwidth = 1.0";
+pub(crate) const SLOW: &str = "kv_bytes_per_token = 1000000000\nkv_transfer_bandwidth = 1.0";
 /// A transfer of 40 ms for a prompt of 40 tokens.
-const QUICK: &str = "kv_bytes_per_token = 1000000\nkv_transfer_bandwidth = 1.0";
+pub(crate) const QUICK: &str = "kv_bytes_per_token = 1000000\nkv_transfer_bandwidth = 1.0";
 
-const RENDEZVOUS: &str = "bootstrap_ports = \"0,0\"";
+pub(crate) const RENDEZVOUS: &str = "bootstrap_ports = \"0,0\"";
 
-struct Running {
+pub(crate) struct Running {
     frontend: Frontend,
-    fleet: Fleet,
+    pub(crate) fleet: Fleet,
     _stack: Stack,
 }
 
 /// Both pools behind a frontend that lists the model.
-fn running(stack: Stack, release: Release, keys: &str, prefill: &str) -> Running {
+pub(crate) fn running(stack: Stack, release: Release, keys: &str, prefill: &str) -> Running {
     running_with(stack, release, (keys, prefill, ""), PREFILL)
 }
 
 /// With further keys of the decode pool, and so many event streams.
-fn running_with(
+pub(crate) fn running_with(
     stack: Stack,
     release: Release,
     (keys, prefill, decode): (&str, &str, &str),
@@ -68,7 +68,7 @@ fn running_with(
 }
 
 impl Running {
-    fn client(&self) -> &Client {
+    pub(crate) fn client(&self) -> &Client {
         self.frontend.client()
     }
 
@@ -80,7 +80,7 @@ impl Running {
     }
 
     /// The workers of the pair whose KV is travelling.
-    fn pair(&self) -> (usize, usize) {
+    pub(crate) fn pair(&self) -> (usize, usize) {
         eventually(STATE_LIMIT, "KV travels", || {
             let workers = self.fleet.snapshot().workers;
             let prefill = workers.iter().position(|worker| worker.handoffs.transfers == 1)?;
@@ -94,7 +94,7 @@ impl Running {
 }
 
 /// Asks on a thread of its own and gives what the client saw.
-fn asking<'scope>(
+pub(crate) fn asking<'scope>(
     scope: &'scope std::thread::Scope<'scope, '_>,
     client: &'scope Client,
 ) -> std::thread::ScopedJoinHandle<'scope, (u16, serde_json::Value)> {
