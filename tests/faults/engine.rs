@@ -175,6 +175,7 @@ fn lost_blocks_are_missed_and_come_back() {
         admin.scene.until("it waits", |_| load(&admin).waiting == 1);
         admin.delete(&format!("/v1/faults/f{fault}"));
         assert!(big.finish().unwrap().complete, "{engine}");
+        drop(big);
         admin.scene.until("all blocks", |_| load(&admin).total_blocks == 40);
         admin.fault("w0 lose_capacity blocks=7");
         admin
@@ -203,6 +204,7 @@ fn blocks_in_use_are_lost_when_they_are_free_and_a_new_rank_has_less_from_its_st
         .until("what nobody uses is lost", |_| load(&admin).total_blocks < 40);
     assert!(load(&admin).total_blocks > 4, "what is in use is not");
     assert!(long.finish().unwrap().complete);
+    drop(long);
     admin
         .scene
         .until("all of it is lost", |_| load(&admin).total_blocks == 4);
