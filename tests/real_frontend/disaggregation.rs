@@ -93,15 +93,17 @@ impl Running {
     }
 }
 
-/// Asks on a thread of its own and gives what the client saw.
+/// Asks on a thread of its own and gives what the client saw. A frontend that has listed the model may not know the prefill
+/// pool yet: it is asked again until a worker has had the request.
 pub(crate) fn asking<'scope>(
     scope: &'scope std::thread::Scope<'scope, '_>,
-    client: &'scope Client,
+    running: &'scope Running,
 ) -> std::thread::ScopedJoinHandle<'scope, (u16, serde_json::Value)> {
-    scope.spawn(|| {
-        let reply = client.post(COMPLETIONS, &completion(&prompt(1, 40), 20));
-        (reply.status, reply.body)
-    })
+    let ask = || {
+        let reply = running.client().post(COMPLETIONS, &completion(&prompt(1, 40), 20));
+        (reply.status != 503 || running.pools() != (0, 0)).then_some((reply.status, reply.body))
+    };
+    scope.spawn(move || eventually(STATE_LIMIT, "a worker is asked", ask))
 }
 
 fn check_both_pools(running: &Running, handoffs: bool) {
@@ -146,7 +148,7 @@ on_each_release! {
     fn a_prefill_worker_that_dies_during_the_transfer_is_an_error_for_the_client(release) {
         let running = running(Stack::on_etcd(), release, SLOW, RENDEZVOUS);
         std::thread::scope(|scope| {
-            let asked = asking(scope, running.client());
+            let asked = asking(scope, &running);
             let (prefill, _) = running.pair();
             running.fleet.kill(&format!("w{prefill}"), Death::Crash);
             running.fleet.wait_state(prefill, WorkerState::Dead, STATE_LIMIT);
@@ -159,7 +161,7 @@ on_each_release! {
     fn a_decode_worker_that_dies_during_the_transfer_frees_the_prompt(release) {
         let running = running(Stack::on_etcd(), release, SLOW, RENDEZVOUS);
         std::thread::scope(|scope| {
-            let asked = asking(scope, running.client());
+            let asked = asking(scope, &running);
             let (_, decode) = running.pair();
             running.fleet.kill(&format!("w{decode}"), Death::Crash);
             let (status, body) = asked.join().expect("the client gets an answer");
