@@ -235,10 +235,14 @@ pub fn doubts(groups: &[Group]) -> Vec<String> {
         let said: Vec<String> = differing
             .map(|(key, from, to)| format!("{key} {from} and {to}"))
             .collect();
+        let prefixes = if prefill.engine.block_size == decode.engine.block_size {
+            ""
+        } else {
+            ", and a router that takes one block size for both finds no cached prefix in one of them"
+        };
         (!said.is_empty()).then(|| {
             format!(
-                "groups {} and {} hand KV to each other and differ in {}: real engines could not, and a router that takes \
-                 one block size for both finds no cached prefix in one of them",
+                "groups {} and {} hand KV to each other and differ in {}: real engines could not{prefixes}",
                 prefill.name,
                 decode.name,
                 said.join(", ")

@@ -37,6 +37,7 @@ mod rules;
 mod running;
 mod speculate;
 mod tree;
+mod withhold;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -523,23 +524,7 @@ impl Engine for Sglang {
     }
 
     fn withhold(&mut self, blocks: u32) -> Vec<KvEvent> {
-        let page = u64::from(self.rules.page);
-        self.free_pages += self.withheld.saturating_sub(blocks);
-        self.withheld = self.withheld.min(blocks);
-        let wanted = blocks - self.withheld;
-        // Evicts what is there to evict, which may be less.
-        self.make_room(u64::from(wanted) * page);
-        let taken = wanted.min(self.free_pages);
-        self.free_pages -= taken;
-        self.withheld += taken;
-        // Less admits nobody whom more did not; more may.
-        self.full &= taken > 0;
-        let mut events = Vec::new();
-        self.cache.take_events(&mut events);
-        if !self.rules.publishes {
-            events.clear();
-        }
-        events
+        Self::withhold(self, blocks)
     }
 
     fn withheld(&self) -> u32 {
