@@ -30,6 +30,31 @@ pub struct Disaggregation {
     pub transfer: TransferSettings,
 }
 
+/// Ports that are listed one by one on the start screen.
+const LISTED_PORTS: usize = 8;
+
+impl Disaggregation {
+    /// Where prefill workers and decode workers meet, and how fast KV travels, in words.
+    pub fn words(&self) -> String {
+        let meet = match &self.bootstrap_ports[..] {
+            [] => "no rendezvous: decode legs follow prefill legs".to_owned(),
+            ports if ports.iter().all(|&port| port == 0) => "rendezvous on free ports".to_owned(),
+            ports => {
+                let port = |&port: &u16| if port == 0 { "any".to_owned() } else { port.to_string() };
+                let listed: Vec<String> = ports.iter().take(LISTED_PORTS).map(port).collect();
+                let more = if ports.len() > LISTED_PORTS { ", ..." } else { "" };
+                format!("rendezvous on ports {}{more}", listed.join(", "))
+            }
+        };
+        let bandwidth = self.transfer.bandwidth_gb_s;
+        if bandwidth > 0.0 {
+            format!("{meet}; KV at {bandwidth} GB/s")
+        } else {
+            format!("{meet}; KV at once")
+        }
+    }
+}
+
 /// How long KV travels, as far as the settings say it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TransferSettings {
@@ -250,4 +275,39 @@ pub fn doubts(groups: &[Group]) -> Vec<String> {
         })
     };
     pools(groups).filter_map(differences).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_start_screen_says_where_and_how_fast() {
+        let words = |bootstrap_ports: Vec<u16>, bandwidth_gb_s| {
+            let transfer = TransferSettings {
+                bandwidth_gb_s,
+                timing: TransferTiming::FullPrompt,
+                bytes_per_token: None,
+                cache_dtype: "auto".to_owned(),
+            };
+            let settings = Disaggregation {
+                bootstrap_ports,
+                pairing_timeout: Duration::ZERO,
+                session_timeout: Duration::ZERO,
+                local_prefill: false,
+                transfer,
+            };
+            settings.words()
+        };
+        assert_eq!(
+            words(vec![], 0.0),
+            "no rendezvous: decode legs follow prefill legs; KV at once"
+        );
+        assert_eq!(words(vec![0, 0], 64.0), "rendezvous on free ports; KV at 64 GB/s");
+        assert_eq!(
+            words(vec![9000, 0], 1.5),
+            "rendezvous on ports 9000, any; KV at 1.5 GB/s"
+        );
+        assert!(words((1..100).collect(), 1.0).starts_with("rendezvous on ports 1, 2, 3, 4, 5, 6, 7, 8, ...;"));
+    }
 }
