@@ -108,7 +108,7 @@ mod tests {
         let fleet = [Candidate {
             id: WorkerId(0),
             group: String::new(),
-            labels: Vec::new(),
+            labels: vec![("role".to_owned(), "prefill".to_owned())],
             alive: true,
             requests: 0,
             cached_blocks: 0,

@@ -3,6 +3,7 @@
 //! Pure: [`Ledger::turn`] is told the time and the fleet, and says whose tables have changed and what has to be done to
 //! whom. [`Ledger::next_due`] says when to come again.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -113,6 +114,10 @@ impl Ledger {
         }
         if let Some(nobody) = add.iter().find(|fault| !fault.select.can_match(fleet)) {
             return Err(FaultError::Nobody(nobody.select.clone()));
+        }
+        let strikes = |fault: &Fault| fault.select.can_match(&concerned(fleet, &fault.kind));
+        if let Some(idle) = add.iter().find(|fault| !strikes(fault)) {
+            return Err(FaultError::NoPrefill(idle.select.clone()));
         }
         let live = self
             .standing
@@ -239,7 +244,7 @@ impl Ledger {
         let Some(standing) = self.standing.get(&id) else { return };
         let fault = standing.fault.clone();
         let dice = self.dice(id, &fault);
-        let mut chosen = fault.select.choose(fleet, dice);
+        let mut chosen = fault.select.choose(&concerned(fleet, &fault.kind), dice);
         if fault.kind.is_drawn_once() && fault.probability < 1.0 {
             chosen.retain(|worker| {
                 let hit = Dice::new(dice.bits(0), u64::from(worker.0) + 1).unit(0) < fault.probability;
@@ -333,6 +338,14 @@ impl Ledger {
     }
 }
 
+/// Those of the fleet that have what a kind strikes.
+fn concerned<'a>(fleet: &'a [Candidate], kind: &Kind) -> Cow<'a, [Candidate]> {
+    if fleet.iter().all(|worker| kind.concerns(worker)) {
+        return fleet.into();
+    }
+    fleet.iter().filter(|worker| kind.concerns(worker)).cloned().collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -413,6 +426,23 @@ mod tests {
         assert_eq!(ledger.list().len(), 1);
         let (ids, _) = ledger.change(&[first], vec![good], at(0), &fleet()).unwrap();
         assert_eq!(ledger.list().iter().map(|l| l.id).collect::<Vec<_>>(), ids);
+    }
+
+    #[test]
+    fn handoffs_are_disturbed_where_they_are() {
+        let mut ledger = ledger();
+        let mut fleet = fleet();
+        let never_ready = |line: &str| vec![line.parse::<Fault>().unwrap()];
+        let error = ledger.change(&[], never_ready("* never_ready"), at(0), &fleet);
+        assert!(matches!(error, Err(FaultError::NoPrefill(_))), "{error:?}");
+        fleet[1].labels.push(("role".to_owned(), "prefill".to_owned()));
+        let error = ledger.change(&[], never_ready("w2 never_ready"), at(0), &fleet);
+        assert!(matches!(error, Err(FaultError::NoPrefill(_))), "{error:?}");
+        // w3 is hotter, and has none.
+        ledger
+            .change(&[], never_ready("hottest never_ready"), at(0), &fleet)
+            .unwrap();
+        assert_eq!(ledger.turn(at(0), &fleet).touched, [WorkerId(1)].into());
     }
 
     #[test]

@@ -111,6 +111,9 @@ pub enum FaultError {
     /// The selector picks nobody, and never can.
     #[error("{0} selects no worker of this fleet")]
     Nobody(Selector),
+    /// The selector picks nobody with handoffs.
+    #[error("{0} selects no prefill worker of this fleet, and only those have handoffs to disturb")]
+    NoPrefill(Selector),
     /// Too many.
     #[error("{0} faults are the most a fleet keeps; remove some first")]
     TooMany(usize),

@@ -9,6 +9,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::select::Candidate;
+
 /// Part of a worker that a fault strikes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -318,6 +320,17 @@ impl Kind {
     /// Its layer.
     pub fn layer(&self) -> Layer {
         self.info().layer
+    }
+
+    /// Whether a worker has what it strikes: only prefill workers have handoffs to disturb.
+    pub fn concerns(&self, worker: &Candidate) -> bool {
+        let is_prefill = || {
+            worker
+                .labels
+                .iter()
+                .any(|(key, value)| key == "role" && value == "prefill")
+        };
+        !matches!(self, Self::Rendezvous(_)) || is_prefill()
     }
 
     /// Its name within the layer.
