@@ -231,6 +231,7 @@ fn plan_group(
         recorded,
         engine,
         transfer,
+        pairing_timeout: group.disaggregation.pairing_timeout,
         handoff_timeout: group.disaggregation.session_timeout,
         requests,
         events,
