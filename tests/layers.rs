@@ -25,7 +25,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("convert", &["cli", "profile"]),
-    ("ctl", &["actors", "cli", "faults"]),
+    ("ctl", &["actors", "cli", "faults", "truth", "types", "witness"]),
+    ("witness", &["block_hash", "transport", "truth", "types"]),
     ("replay_run", &["cli", "config", "engine", "replay", "router", "types"]),
     ("predict", &["cli", "engine", "replay", "replay_run"]),
     ("recommend", &["cli", "predict", "replay"]),
@@ -45,7 +46,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "types",
         ],
     ),
-    ("admin", &["actors", "config", "faults", "types"]),
+    ("admin", &["actors", "config", "faults", "types", "whole_body"]),
     ("faults", &["types"]),
     (
         "config",
@@ -60,6 +61,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "model",
             "router",
             "transport",
+            "truth",
             "types",
         ],
     ),
@@ -77,7 +79,9 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "faults",
             "replay",
             "transport",
+            "truth",
             "types",
+            "witness",
         ],
     ),
     // The parts that decide.
@@ -87,12 +91,17 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("drill::report", &["faults", "replay", "types"]),
     ("drill::scenario", &["config", "faults"]),
     ("drill::sse", &[]),
+    ("truth", &["types"]),
     ("transport", &["block_hash", "faults", "types"]),
-    ("transport::http", &["block_hash", "faults", "model", "types"]),
+    (
+        "transport::http",
+        &["block_hash", "faults", "model", "types", "whole_body"],
+    ),
     ("model", &["types"]),
     ("profile", &["engine"]),
     ("block_hash", &["types"]),
     ("types", &[]),
+    ("whole_body", &[]),
 ];
 
 /// Modules that decide and never act: time and input come in, results go out.
@@ -107,6 +116,7 @@ const PURE: &[&str] = &[
     "drill::scenario",
     "drill::sse",
     "replay",
+    "truth",
     "block_hash",
     "types",
 ];

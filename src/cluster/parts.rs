@@ -69,7 +69,7 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
     let (server, requests) = planes.listener();
     let outlets = planes.outlets();
     let connector = planes.into_connector();
-    let shared = Arc::new(Shared::new(
+    let shared = Shared::new(
         pool.handle().clone(),
         discovery,
         connector,
@@ -77,8 +77,8 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
         (config.event_host, config.event_advertise),
         config.tls.clone(),
         config.max_open_requests,
-        config.registration_limit,
-    ));
+    );
+    let shared = Arc::new(shared.registered_within(config.registration_limit));
     if let Some(endpoints) = endpoints {
         note_strays(&endpoints, &planned, Arc::clone(&shared.journal));
     }
@@ -113,6 +113,7 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
     let stagger = config.stagger;
     let own = Arc::clone(&registry);
     let (journal, clock, seed) = (Arc::clone(&shared.journal), shared.clock, config.seed);
+    let discovery = shared.discovery.clone();
     let desk = {
         let (registry, journal) = (Arc::clone(&registry), Arc::clone(&journal));
         move |fleet| FaultDesk::new(seed, registry, journal, fleet, clock)
@@ -127,6 +128,7 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
         registry,
         journal,
         clock,
+        discovery,
         launch: launch.clone(),
     };
     let admin = admin.map(|door| door.serve(control.clone(), pool.handle()));
@@ -256,6 +258,7 @@ fn plan_group(
         recorded,
         engine,
         transfer,
+        pairing_timeout: group.disaggregation.pairing_timeout,
         handoff_timeout: group.disaggregation.session_timeout,
         requests,
         events,

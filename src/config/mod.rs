@@ -278,6 +278,7 @@ impl Config {
         config.check_ports(fleet)?;
         ports::check(&config)?;
         config.check_groups()?;
+        disaggregation::check_pools(&config.groups)?;
         Ok(config)
     }
 
