@@ -15,7 +15,6 @@ use crate::config::{
     Brokers, Config, ConfigError, ConfigFile, DiscoveryBackend, EventPlane, Group, Merged, NativeEvents,
     NatsConnections, RequestPlane, Settings, layers,
 };
-use crate::engine::WorkerRole;
 use crate::transport::discovery::DiscoveryConfig;
 
 /// How a run failed.
@@ -216,8 +215,8 @@ fn start_screen(config: &Config, settings: &Settings, cluster: &Cluster) -> Stri
                 },
             ),
         );
-        if engine.role == WorkerRole::Prefill {
-            line("handoffs", format!("[{}] {}", group.name, group.disaggregation.words()));
+        if let Some(handoffs) = group.handoffs() {
+            line("handoffs", format!("[{}] {handoffs}", group.name));
         }
     }
     let (discovery, attach) = match &config.discovery {
