@@ -14,7 +14,7 @@ use crate::transport::request_plane::Codec;
 
 impl Settings {
     /// Settings that may differ from group to group; the others belong to the whole fleet.
-    pub const GROUP_KEYS: [&'static str; 90] = [
+    pub const GROUP_KEYS: [&'static str; 96] = [
         "endpoint",
         "num_workers",
         "data_parallel_size",
@@ -83,8 +83,14 @@ impl Settings {
         "kv_transfer_timing_mode",
         "kv_cache_dtype",
         "kv_bytes_per_token",
+        "kv_cache_bytes_per_token",
+        "num_host_blocks",
+        "host_offload_d2h_bandwidth_gbps",
+        "host_offload_h2d_bandwidth_gbps",
+        "host_offload_latency_ms",
         "num_g2_blocks",
         "num_g3_blocks",
+        "g3_latency_ms",
         "enable_g4_storage",
         "offload_batch_size",
         "bandwidth_g1_to_g2_gbps",

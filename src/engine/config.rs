@@ -182,21 +182,39 @@ pub enum PreemptionMode {
 /// Memory for KV below the GPU's.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TierConfig {
+    /// When blocks are written to the host.
+    pub writes: Writes,
     /// Blocks of host memory (G2), at least 1.
     pub host_blocks: u32,
     /// Blocks of disk (G3); 0: none.
     pub disk_blocks: u32,
     /// Object storage (G4) below the others.
     pub storage: bool,
-    /// Most blocks of one transfer to the host, at least 1.
-    pub batch_blocks: u32,
     /// KV bytes per token, at least 1.
     pub bytes_per_token: u64,
     /// Speed of the connections.
     pub bandwidth: TierBandwidth,
+    /// Time before the first byte of each transfer to or from the host, ms.
+    pub host_latency_ms: f64,
+    /// Time before the first byte of each transfer to or from the levels below it, ms.
+    pub disk_latency_ms: f64,
 }
 
-/// GB/s (1e9 bytes) from one tier to another; 0: instant. Defaults: Dynamo 1.4.2.
+/// When blocks are written to the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Writes {
+    /// Whole blocks of prompts when a pass has computed them (Dynamo 1.6.1 and vLLM's offloading connector). Transfers of
+    /// one direction go one after the other.
+    Through,
+    /// Blocks that the GPU's cache evicts (Dynamo 1.4.2). Transfers of one direction share its speed.
+    OnEviction {
+        /// Most blocks of one transfer, at least 1.
+        batch_blocks: u32,
+    },
+}
+
+/// GB/s (1e9 bytes) from one tier to another; 0: instant. Defaults: Dynamo 1.4.2. Not divided by a speed-up, as there; but
+/// a speed-up of 0 makes every transfer instant.
 #[allow(missing_docs)] // the names say it
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TierBandwidth {
@@ -457,16 +475,24 @@ impl EngineConfig {
         if self.speculation.is_some() {
             return Err(ConfigError::TiersWithDrafts);
         }
+        let batch_blocks = match tiers.writes {
+            Writes::Through => 1,
+            Writes::OnEviction { batch_blocks } => batch_blocks,
+        };
         for (key, value) in [
-            ("num_g2_blocks", u64::from(tiers.host_blocks)),
-            ("offload_batch_size", u64::from(tiers.batch_blocks)),
+            ("the number of blocks of host memory", u64::from(tiers.host_blocks)),
+            ("offload_batch_size", u64::from(batch_blocks)),
             ("kv_bytes_per_token", tiers.bytes_per_token),
         ] {
             if value == 0 {
                 return Err(ConfigError::Zero(key));
             }
         }
-        if tiers.bandwidth.is_valid() {
+        if tiers.writes == Writes::Through && self.eviction_backend != EvictionBackend::Native {
+            return Err(ConfigError::WriteThroughOfNative);
+        }
+        let latencies = [tiers.host_latency_ms, tiers.disk_latency_ms];
+        if tiers.bandwidth.is_valid() && latencies.iter().all(|ms| ms.is_finite() && *ms >= 0.0) {
             Ok(())
         } else {
             Err(ConfigError::TierBandwidth)
@@ -561,16 +587,19 @@ pub enum ConfigError {
     #[error("watermark must be at least 0 and below 1, got {0}")]
     Watermark(f64),
     /// Only vLLM offloads KV.
-    #[error("num_g2_blocks needs engine_type vllm; leave it out for others")]
+    #[error("host memory for KV (num_g2_blocks, num_host_blocks) needs engine_type vllm; leave it out for others")]
     TiersOfVllm,
     /// Blocks are found below the GPU by their place in the prefix cache.
-    #[error("num_g2_blocks needs prefix caching; drop --no-enable-prefix-caching")]
+    #[error("host memory for KV needs prefix caching; drop --no-enable-prefix-caching")]
     TiersWithoutCache,
     /// Blocks from below lack what drafts need.
-    #[error("num_g2_blocks does not go with aic_nextn; leave one of them out")]
+    #[error("host memory for KV does not go with aic_nextn; leave one of them out")]
     TiersWithDrafts,
-    /// Not a speed.
-    #[error("bandwidths between tiers must be finite and non-negative")]
+    /// Only the native pool knows which of its memory is still read.
+    #[error("num_host_blocks needs the native KV pool; drop --eviction-backend, or use --num-g2-blocks")]
+    WriteThroughOfNative,
+    /// Not a speed or a time.
+    #[error("bandwidths between tiers and their latencies must be finite and non-negative")]
     TierBandwidth,
     /// Number of drafted tokens out of range.
     #[error("aic_nextn must be in 1..=5, got {0}")]

@@ -31,7 +31,7 @@ use crate::types::{
 pub use answer::TokenSource;
 pub use config::{
     CapacityPolicy, ConfigError, EngineConfig, EngineKind, Fidelity, PreemptionMode, RadixEviction, Semantics,
-    SglangConfig, SglangPolicy, Speculation, TierBandwidth, TierConfig, TimingConfig, WorkerRole,
+    SglangConfig, SglangPolicy, Speculation, TierBandwidth, TierConfig, TimingConfig, WorkerRole, Writes,
 };
 pub use forward::{Forward, Lengths};
 pub use group::{Group, GroupPass};
@@ -103,7 +103,8 @@ pub trait Engine: Send {
         Vec::new()
     }
 
-    /// When there will be something to tell although nothing can run: [`Engine::step`] brings it then. `None`: never.
+    /// When there will be something to tell, or somebody may run, although nothing could at the last step: to be stepped
+    /// then. `None`: never.
     fn wakes_at(&self) -> Option<SimTime> {
         None
     }

@@ -125,6 +125,7 @@ impl Vllm {
         slot.phase = Phase::Reserved;
         self.pool.adopt(&mut slot.sequence.table, &self.scratch.hits);
         // Not named before the KV is there.
+        self.below.taken = self.tiers.is_some();
         let events = &mut self.unheard.kv_events;
         let taken = self.pool.take(&mut slot.sequence.table, &[], wanted - hits, events);
         debug_assert!(taken, "a destination is reserved when its blocks fit");

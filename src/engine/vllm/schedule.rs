@@ -150,12 +150,6 @@ impl Vllm {
         let set_aside = slot.set_aside.saturating_sub(slot.sequence.table.len());
         let table = &mut slot.sequence.table;
         let taken = self.pool.take(table, &self.scratch.known, blocks, &mut pass.kv_events);
-        if taken && let Some(tiers) = &mut self.tiers {
-            // A pool that names blocks when they are taken does not name them again when they are computed.
-            for identity in &self.scratch.known {
-                tiers.offer(*identity);
-            }
-        }
         if taken {
             self.promised -= blocks.min(set_aside);
         }
@@ -204,6 +198,7 @@ impl Vllm {
             work.prefill.prefix += u64::from(prefix);
         }
         self.publish(at, end / self.rules.block_size, pass);
+        self.offer(at);
     }
 
     /// The first `full` blocks of a request are full. They become visible now, or when the pass is over if the pool names
@@ -224,11 +219,6 @@ impl Vllm {
         let sequence = &mut self.slots[at].sequence;
         for index in sequence.table.cached()..full {
             let identity = self.hasher.identity(sequence, index);
-            if let Some(tiers) = &mut self.tiers
-                && (index + 1) * self.rules.block_size <= sequence.prompt_len()
-            {
-                tiers.offer(identity);
-            }
             if self.pool.publish(&mut sequence.table, identity) {
                 self.scratch.run.push(&identity);
             } else {

@@ -1,6 +1,6 @@
 //! Requests that wait for admission, in the order in which they will be tried.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::types::SimTime;
 
@@ -85,5 +85,52 @@ impl Waiting {
 
     pub(super) fn is_empty(&self) -> bool {
         self.queue.is_empty()
+    }
+}
+
+/// Requests that wait for blocks from below the GPU, first come first served; those that have nothing to do before some
+/// transfer is over sleep. They are tried before the waiting queue. O(log n) per operation, waking everybody O(n).
+#[derive(Debug, Default)]
+pub(super) struct Parked {
+    requests: BTreeMap<u64, u32>,
+    awake: BTreeSet<u64>,
+    next: u64,
+}
+
+impl Parked {
+    /// Lines a request up, asleep; returns its place.
+    pub(super) fn push(&mut self, sequence: u32) -> u64 {
+        let place = self.next;
+        self.next += 1;
+        self.requests.insert(place, sequence);
+        place
+    }
+
+    /// The request at this place sleeps.
+    pub(super) fn sleep(&mut self, place: u64) {
+        self.awake.remove(&place);
+    }
+
+    /// Some transfer is over: everybody is to be tried.
+    pub(super) fn wake(&mut self) {
+        self.awake.extend(self.requests.keys());
+    }
+
+    /// The first that does not sleep.
+    pub(super) fn head(&self) -> Option<u32> {
+        self.requests.get(self.awake.first()?).copied()
+    }
+
+    pub(super) fn remove(&mut self, place: u64) {
+        self.requests.remove(&place);
+        self.awake.remove(&place);
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = u32> {
+        self.requests.values().copied()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.requests.len()
     }
 }
