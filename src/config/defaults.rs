@@ -14,7 +14,7 @@ use crate::transport::request_plane::Codec;
 
 impl Settings {
     /// Settings that may differ from group to group; the others belong to the whole fleet.
-    pub const GROUP_KEYS: [&'static str; 96] = [
+    pub const GROUP_KEYS: [&'static str; 98] = [
         "endpoint",
         "num_workers",
         "data_parallel_size",
@@ -42,6 +42,8 @@ impl Settings {
         "sglang_clip_max_new_tokens",
         "sglang_schedule_conservativeness",
         "sglang_radix_eviction_policy",
+        "sglang_tlru_threshold",
+        "sglang_tlru_next_prompt_estimate",
         "sglang_prefill_decode_interval",
         "trtllm_capacity_scheduler_policy",
         "eviction_backend",

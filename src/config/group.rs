@@ -210,6 +210,8 @@ fn sglang(s: &Settings, defaults: SglangConfig) -> SglangConfig {
             .sglang_schedule_conservativeness
             .map_or(defaults.schedule_conservativeness, Finite::get),
         radix_eviction_policy: s.sglang_radix_eviction_policy.unwrap_or(defaults.radix_eviction_policy),
+        tlru_threshold: s.sglang_tlru_threshold.unwrap_or(0),
+        tlru_next_prompt_estimate: s.sglang_tlru_next_prompt_estimate.unwrap_or(0),
         prefill_decode_interval: s
             .sglang_prefill_decode_interval
             .unwrap_or(defaults.prefill_decode_interval),

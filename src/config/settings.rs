@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::choices::{
     DisaggregationMode, DiscoveryBackend, EventPlane, Finite, Limit, NativeMode, NatsConnections, Ports, Reasoning,
     RequestPlane, ResponsePlane, SchedulingPolicy, StartingStatus, TimingModel, TransferTiming, json, table_or_json,
-    word,
+    sglang_policy, word,
 };
 use crate::engine::{
     CapacityPolicy, EngineKind, EvictionBackend, Fidelity, G1Backend, PreemptionMode, RadixEviction, Semantics,
@@ -148,7 +148,7 @@ pub struct Settings {
     pub prefill_schedule_interval: Option<u32>,
 
     /// Order of SGLang's waiting queue.
-    #[arg(long, value_name = "POLICY", value_parser = word::<SglangPolicy>)]
+    #[arg(long, value_name = "POLICY", value_parser = sglang_policy)]
     pub sglang_schedule_policy: Option<SglangPolicy>,
 
     /// SGLang's page size; the same as --block-size.
@@ -174,6 +174,14 @@ pub struct Settings {
     /// Which unused leaf of SGLang's radix cache leaves first.
     #[arg(long, value_name = "POLICY", value_parser = word::<RadixEviction>)]
     pub sglang_radix_eviction_policy: Option<RadixEviction>,
+
+    /// With tlru: tokens that a conversation's next prompt can compute in time.
+    #[arg(long, value_name = "TOKENS")]
+    pub sglang_tlru_threshold: Option<u32>,
+
+    /// With tlru: tokens that the next prompt is expected to bring [default: 0].
+    #[arg(long, value_name = "TOKENS")]
+    pub sglang_tlru_next_prompt_estimate: Option<u32>,
 
     /// Decode passes between two SGLang prefill passes at least.
     #[arg(long, value_name = "N")]

@@ -66,6 +66,8 @@ pub enum RadixEviction {
     Filo,
     /// Lowest priority, least recently used within.
     Priority,
+    /// Ends of conversations that these can do without, least recently used within, then as `lru`.
+    Tlru,
 }
 
 /// Release of the peer whose timing rules count.
@@ -121,6 +123,10 @@ pub enum SglangPolicy {
     Lof,
     /// Shuffled before every admission, by the engine's seed.
     Random,
+    /// Highest response ratio next: prompt tokens computed since it came, per token that it has to compute.
+    Hrrn,
+    /// Fewest tokens to compute first; long prompts that are computed in part leave room for shorter ones.
+    ShortestPrefillFirst,
 }
 
 /// What only SGLang has.
@@ -139,6 +145,10 @@ pub struct SglangConfig {
     pub schedule_conservativeness: f64,
     /// Eviction order.
     pub radix_eviction_policy: RadixEviction,
+    /// `tlru`: tokens that a conversation's next prompt may compute in time.
+    pub tlru_threshold: u32,
+    /// `tlru`: tokens that the next prompt is expected to bring.
+    pub tlru_next_prompt_estimate: u32,
     /// Decode passes between two prefill passes at least.
     pub prefill_decode_interval: u32,
 }
@@ -152,6 +162,8 @@ impl Default for SglangConfig {
             clip_max_new_tokens: 4096,
             schedule_conservativeness: 1.0,
             radix_eviction_policy: RadixEviction::default(),
+            tlru_threshold: 0,
+            tlru_next_prompt_estimate: 0,
             prefill_decode_interval: 0,
         }
     }
@@ -535,6 +547,17 @@ impl EngineConfig {
         if let Some((key, _)) = positive.iter().find(|(_, value)| *value == Some(0)) {
             return Err(ConfigError::Zero(key));
         }
+        if sglang.radix_eviction_policy == RadixEviction::Tlru
+            && sglang.tlru_threshold <= sglang.tlru_next_prompt_estimate
+        {
+            return Err(ConfigError::TlruWithoutTail {
+                threshold: sglang.tlru_threshold,
+                estimate: sglang.tlru_next_prompt_estimate,
+            });
+        }
+        if sglang.schedule_policy == SglangPolicy::ShortestPrefillFirst && !self.enable_prefix_caching {
+            return Err(ConfigError::ShortestWithoutCache);
+        }
         let conservativeness = sglang.schedule_conservativeness;
         if !conservativeness.is_finite() || conservativeness < 0.0 {
             return Err(ConfigError::NotARatio {
@@ -610,6 +633,20 @@ pub enum ConfigError {
     /// Two models of a faster decode at once.
     #[error("aic_nextn requires decode_speedup_ratio=1.0 because both make decode faster, got {0}")]
     SpeculationWithSpeedup(f64),
+    /// No end of a conversation could be done without.
+    #[error(
+        "tlru needs a threshold above the next prompt's estimate, got {threshold} and {estimate} tokens; raise \
+         --sglang-tlru-threshold"
+    )]
+    TlruWithoutTail {
+        /// Tokens that the next prompt may compute.
+        threshold: u32,
+        /// Tokens that it brings.
+        estimate: u32,
+    },
+    /// Nothing to be shorter by.
+    #[error("shortest-prefill-first needs prefix caching; drop --no-enable-prefix-caching or use fcfs")]
+    ShortestWithoutCache,
     /// A chunk would end inside a page.
     #[error("sglang.chunked_prefill_size must be divisible by block_size: {chunk} is no multiple of {page}")]
     UnevenChunk {

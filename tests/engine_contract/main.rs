@@ -257,6 +257,7 @@ prop_compose! {
     fn sglang_configs()(
         schedule_policy in prop::sample::select(vec![
             SglangPolicy::Fcfs, SglangPolicy::Lpm, SglangPolicy::DfsWeight, SglangPolicy::Lof, SglangPolicy::Random,
+            SglangPolicy::Hrrn, SglangPolicy::ShortestPrefillFirst,
         ]),
         max_prefill_tokens in prop::sample::select(vec![16_u32, 64, 16_384]),
         chunked_prefill_size in prop::option::of(prop::sample::select(vec![16_u32, 32, 64])),
@@ -264,7 +265,7 @@ prop_compose! {
         schedule_conservativeness in prop::sample::select(vec![0.0, 0.1, 1.0]),
         radix_eviction_policy in prop::sample::select(vec![
             RadixEviction::Lru, RadixEviction::Mru, RadixEviction::Lfu, RadixEviction::Slru, RadixEviction::Fifo,
-            RadixEviction::Filo, RadixEviction::Priority,
+            RadixEviction::Filo, RadixEviction::Priority, RadixEviction::Tlru,
         ]),
         prefill_decode_interval in prop::sample::select(vec![0_u32, 0, 3]),
     ) -> SglangConfig {
@@ -275,6 +276,8 @@ prop_compose! {
             clip_max_new_tokens,
             schedule_conservativeness,
             radix_eviction_policy,
+            tlru_threshold: 20,
+            tlru_next_prompt_estimate: 4,
             prefill_decode_interval,
         }
     }
@@ -341,7 +344,9 @@ prop_compose! {
             max_model_len,
             max_num_seqs,
             max_num_batched_tokens,
-            enable_prefix_caching,
+            // That policy cannot do without.
+            enable_prefix_caching: enable_prefix_caching
+                || (kind == EngineKind::Sglang && sglang.schedule_policy == SglangPolicy::ShortestPrefillFirst),
             enable_chunked_prefill,
             eviction_backend: if kind == EngineKind::Sglang { EvictionBackend::Native } else { eviction_backend },
             preemption_mode: if fifo { PreemptionMode::Fifo } else { PreemptionMode::Lifo },

@@ -95,6 +95,12 @@ pub struct Sglang {
     ratio: NewTokenRatio,
     /// Attempts to admit since the start.
     attempts: u64,
+    /// Chances to keep the prefixes of waiting requests fresh.
+    refreshes: u64,
+    /// Prompt tokens computed since the start.
+    computed_tokens: u64,
+    /// Requests queued since the start.
+    arrivals: u64,
     /// Passes until the next attempt.
     prefill_rests: u32,
     /// A group says what its ranks did.
@@ -146,6 +152,8 @@ struct Slot {
     cached: u32,
     /// Pages that it has inserted before.
     counted: u32,
+    /// Number in the order of coming to the queue, and the prompt tokens that had been computed by then.
+    queued_at: (u64, u64),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -192,7 +200,7 @@ impl Sglang {
         let rules = Rules::new(config);
         let generator = Generator::new(config.token_source, config.seed, config.token_ids).thinking(config.reasoning);
         let mut cache = if rules.is_real() {
-            RadixCache::new(rules.eviction)
+            RadixCache::with_tail(rules.eviction, rules.tail)
         } else {
             RadixCache::emulated()
         };
@@ -216,6 +224,9 @@ impl Sglang {
             full: false,
             ratio: NewTokenRatio::new(rules.conservativeness),
             attempts: 0,
+            refreshes: 0,
+            computed_tokens: 0,
+            arrivals: 0,
             prefill_rests: 0,
             grouped: false,
             desk: Desk::default(),
@@ -367,6 +378,8 @@ impl Sglang {
 
     /// Puts a request into the queue.
     fn enqueue(&mut self, at: u32, first: bool) {
+        self.arrivals += 1;
+        self.slots[at].queued_at = (self.arrivals, self.computed_tokens);
         if first {
             self.waiting.push_front(at);
         } else {
@@ -583,6 +596,7 @@ impl Sglang {
             node: RadixCache::root(),
             cached: 0,
             counted: 0,
+            queued_at: (0, 0),
             sequence: Sequence::new(request.id, request.prompt, answer, request.priority, now, seed),
             salt: request.salt,
         }

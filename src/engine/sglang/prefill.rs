@@ -39,6 +39,7 @@ impl Sglang {
         }
         pass.ends_at = now + self.clock.prefill(requests, isl, prefix);
         pass.forward.prefill_tokens = tokens;
+        self.computed_tokens += tokens;
         if self.rules.is_real() {
             for part in &batch {
                 self.end_part(*part, pass);
