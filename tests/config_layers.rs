@@ -372,7 +372,13 @@ fn memory_below_the_gpu_needs_the_bytes_of_a_token_and_a_prefix_cache() {
     scene.printed(&[&tiers[..], &["--num-g3-blocks", "5", "--enable-g4-storage"]].concat());
     scene.printed(&["--num-g2-blocks", "0", "--semantics", "1.6.1"]);
     let host = ["--num-host-blocks", "100", "--kv-bytes-per-token", "1000"];
-    scene.printed(&[&host[..], &["--host-offload-d2h-bandwidth-gbps", "0", "--num-g3-blocks", "5"]].concat());
+    scene.printed(
+        &[
+            &host[..],
+            &["--host-offload-d2h-bandwidth-gbps", "0", "--num-g3-blocks", "5"],
+        ]
+        .concat(),
+    );
     for (flags, words) in [
         (["--num-g2-blocks", "3"], "use one of them"),
         (["--eviction-backend", "lru"], "native KV pool"),

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::choices::{
     DisaggregationMode, DiscoveryBackend, EventPlane, Finite, Limit, NativeMode, NatsConnections, Ports, Reasoning,
-    RequestPlane, ResponsePlane, SchedulingPolicy, StartingStatus, TimingModel, TransferTiming, json, table_or_json,
-    sglang_policy, word,
+    RequestPlane, ResponsePlane, SchedulingPolicy, StartingStatus, TimingModel, TransferTiming, json, sglang_policy,
+    table_or_json, word,
 };
 use crate::engine::{
     CapacityPolicy, EngineKind, EvictionBackend, Fidelity, G1Backend, PreemptionMode, RadixEviction, Semantics,

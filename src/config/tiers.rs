@@ -76,8 +76,14 @@ fn check_company(layered: &Layered, s: &Settings, host: bool, g2: bool) -> Resul
     }
     let given = |speed: Option<Finite>| speed.is_some();
     for (key, said) in [
-        ("host_offload_d2h_bandwidth_gbps", given(s.host_offload_d2h_bandwidth_gbps)),
-        ("host_offload_h2d_bandwidth_gbps", given(s.host_offload_h2d_bandwidth_gbps)),
+        (
+            "host_offload_d2h_bandwidth_gbps",
+            given(s.host_offload_d2h_bandwidth_gbps),
+        ),
+        (
+            "host_offload_h2d_bandwidth_gbps",
+            given(s.host_offload_h2d_bandwidth_gbps),
+        ),
         ("host_offload_latency_ms", given(s.host_offload_latency_ms)),
     ] {
         if said && !host {

@@ -135,7 +135,9 @@ impl KvPool {
 
     /// Whether a transfer reads a cached block.
     pub(crate) fn is_read(&self, CopyId(at): CopyId) -> bool {
-        self.readers.as_ref().is_some_and(|readers| readers.of_block(at).is_some())
+        self.readers
+            .as_ref()
+            .is_some_and(|readers| readers.of_block(at).is_some())
     }
 
     /// A transfer is over.
@@ -147,7 +149,10 @@ impl KvPool {
 
     /// The transfers that still read blocks which were taken since the last call.
     pub(crate) fn take_readers(&mut self) -> Vec<TransferId> {
-        self.readers.as_mut().map(|readers| readers.take_readers()).unwrap_or_default()
+        self.readers
+            .as_mut()
+            .map(|readers| readers.take_readers())
+            .unwrap_or_default()
     }
 
     pub(crate) fn capacity(&self) -> u32 {

@@ -46,7 +46,7 @@ impl Sglang {
         }
         self.order_waiting();
         let mut budget = self.budget();
-        self.attempt = self.record.is_some().then(|| Attempt {
+        self.attempt = self.listing.schedule.is_some().then(|| Attempt {
             order: self.waiting.iter().map(|&at| self.slots[at].sequence.id).collect(),
             budget: budget.remaining(),
             candidates: Vec::new(),

@@ -51,12 +51,13 @@ use super::answer::{Answer, Generator};
 use super::calendar::Entry;
 use super::config::{ConfigError, EngineConfig};
 use super::forward::Lengths;
-use super::handoff::{Desk, HandoffFact, HandoffRefused};
+use super::handoff::{Desk, Reserves};
 use super::sequence::{Sequence, SequenceHasher};
 use super::slab::Slab;
 use super::speculation::Acceptance;
 use super::timing::{self, PassClock, PassTiming};
-use super::{Engine, GroupOutcome, Output, OutputDetail, Pass, Rejected};
+use super::totals::count;
+use super::{Engine, GroupOutcome, Listing, Output, Pass, Rejected};
 use contents::Contents;
 use ratio::NewTokenRatio;
 use rules::Rules;
@@ -113,9 +114,7 @@ pub struct Sglang {
     /// Decides which drafts are accepted.
     acceptance: Option<Acceptance>,
     preemptions: u64,
-    detail: OutputDetail,
-    /// Tokens scheduled per request in the last pass, when asked for.
-    record: Option<Vec<(RequestId, u32)>>,
+    listing: Listing,
     attempt: Option<Attempt>,
     /// What stored pages contain, when asked for.
     contents: Option<Contents>,
@@ -237,8 +236,7 @@ impl Sglang {
                 .then(|| config.speculation.as_ref().map(Acceptance::new))
                 .flatten(),
             preemptions: 0,
-            detail: OutputDetail::default(),
-            record: None,
+            listing: Listing::default(),
             attempt: None,
             contents: None,
             batch: Vec::new(),
@@ -491,7 +489,6 @@ impl Engine for Sglang {
     }
 
     fn load(&self) -> Load {
-        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let evictable = u32::try_from(self.cache.evictable_pages()).unwrap_or(u32::MAX);
         // The emulator does not tell cached pages from those in use.
         let inactive_blocks = if self.rules.is_real() { evictable } else { 0 };
@@ -532,27 +529,6 @@ impl Engine for Sglang {
         events
     }
 
-    fn submit_source(&mut self, request: EngineRequest, now: SimTime) -> Result<(), HandoffRefused> {
-        Self::submit_source(self, request, now)
-    }
-
-    fn reserve_destination(&mut self, request: EngineRequest, now: SimTime) -> Result<(), HandoffRefused> {
-        Self::reserve_destination(self, request, now)
-    }
-
-    fn activate_destination(&mut self, id: RequestId) -> bool {
-        Self::activate_destination(self, id)
-    }
-
-    fn release_source(&mut self, id: RequestId) -> bool {
-        Self::release_source(self, id)
-    }
-
-    fn take_handoff_facts(&mut self, now: SimTime, facts: &mut Vec<HandoffFact>) {
-        self.use_pass_end(now);
-        self.desk.take(now, facts);
-    }
-
     fn join_step(&mut self, _step: u64) {
         self.grouped = true;
     }
@@ -561,20 +537,16 @@ impl Engine for Sglang {
         self.end_round(outcome)
     }
 
-    fn set_output_detail(&mut self, detail: OutputDetail) {
-        self.detail = detail;
+    fn listing(&self) -> &Listing {
+        &self.listing
+    }
+
+    fn listing_mut(&mut self) -> &mut Listing {
+        &mut self.listing
     }
 
     fn record_stored(&mut self, on: bool) {
         self.contents = on.then(Contents::default);
-    }
-
-    fn record_schedule(&mut self, on: bool) {
-        self.record = on.then(Vec::new);
-    }
-
-    fn schedule(&self) -> &[(RequestId, u32)] {
-        self.record.as_deref().unwrap_or_default()
     }
 }
 
@@ -621,9 +593,7 @@ impl Sglang {
         pass.clear();
         pass.ends_at = now;
         self.attempt = None;
-        if let Some(record) = &mut self.record {
-            record.clear();
-        }
+        self.listing.begin();
         if let Some(at) = self.chunked {
             self.share(at);
         }

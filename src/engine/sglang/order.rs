@@ -253,7 +253,11 @@ mod tests {
 
     fn order(engine: &mut Sglang) -> Vec<u64> {
         engine.order_waiting();
-        engine.waiting.iter().map(|&at| engine.slots[at].sequence.id.0).collect()
+        engine
+            .waiting
+            .iter()
+            .map(|&at| engine.slots[at].sequence.id.0)
+            .collect()
     }
 
     #[test]
@@ -283,7 +287,11 @@ mod tests {
         assert_eq!(engine.leave_room(10, 64), Some(52), "the second is no shorter");
         assert_eq!(engine.leave_room(100, 16), Some(4));
         assert_eq!(engine.leave_room(5, 64), None);
-        assert_eq!(engine.leave_room(100, 4), None, "a page for the long one, and one for others");
+        assert_eq!(
+            engine.leave_room(100, 4),
+            None,
+            "a page for the long one, and one for others"
+        );
         assert_eq!(waiting(SglangPolicy::Fcfs, &[9]).leave_room(100, 64), None);
     }
 }

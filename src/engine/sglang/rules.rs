@@ -49,10 +49,9 @@ impl Rules {
         let prefix_caching = config.enable_prefix_caching || (!real && config.semantics == Semantics::V1_4_2);
         // Without a prefix cache there is nothing to sort by.
         let by_cache = match sglang.schedule_policy {
-            SglangPolicy::Lpm
-            | SglangPolicy::DfsWeight
-            | SglangPolicy::Hrrn
-            | SglangPolicy::ShortestPrefillFirst => true,
+            SglangPolicy::Lpm | SglangPolicy::DfsWeight | SglangPolicy::Hrrn | SglangPolicy::ShortestPrefillFirst => {
+                true
+            }
             SglangPolicy::Fcfs | SglangPolicy::Lof | SglangPolicy::Random => false,
         };
         let policy = if by_cache && !prefix_caching {

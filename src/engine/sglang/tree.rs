@@ -578,7 +578,12 @@ mod tests {
         // The last two tokens of the first conversation, then the short ones by age; its head was not to be lost.
         assert_eq!(
             gone,
-            [first(&[1, 2, 3, 4, 5], 3), first(&[9], 0), first(&[7, 8], 0), first(&[1], 0)]
+            [
+                first(&[1, 2, 3, 4, 5], 3),
+                first(&[9], 0),
+                first(&[7, 8], 0),
+                first(&[1], 0)
+            ]
         );
     }
 

@@ -62,7 +62,7 @@ impl Vllm {
             queued_prefill: self.queued_prefill,
             queued_decode: self.queued_decode,
         };
-        match self.detail {
+        match self.listing.detail {
             OutputDetail::EveryToken => self.emit_all(pass),
             OutputDetail::Milestones => self.emit_milestones(pass),
         }
@@ -133,7 +133,9 @@ impl Vllm {
     }
 
     fn record_visits(&mut self) {
-        let Some(record) = &mut self.record else { return };
+        let Some(record) = &mut self.listing.schedule else {
+            return;
+        };
         for lane in self.lanes.iter() {
             let slot = &self.slots[lane.sequence];
             if slot.visit.pass == self.pass {

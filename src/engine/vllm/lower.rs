@@ -132,7 +132,10 @@ impl Vllm {
         };
         let copy = |at: u32| {
             let slot = &self.slots[at];
-            slot.lower.load.needs().map(|needs| needs.saturating_sub(slot.sequence.table.len()))
+            slot.lower
+                .load
+                .needs()
+                .map(|needs| needs.saturating_sub(slot.sequence.table.len()))
         };
         let copies = self.below.parked.iter().filter_map(copy).sum::<u32>();
         self.prefilling.iter().filter_map(prefill).sum::<u32>() + copies
@@ -217,7 +220,9 @@ impl Vllm {
         }
         let mut storing = std::mem::take(&mut self.below.storing);
         storing.retain(|&(ordinal, at)| {
-            let Some(index) = self.lanes.find(ordinal) else { return false };
+            let Some(index) = self.lanes.find(ordinal) else {
+                return false;
+            };
             let served = self.is_served(index);
             self.below.retry |= !served;
             !served || !self.prepare_store(at)
@@ -251,14 +256,22 @@ impl Vllm {
         }
         let hashed = slot.sequence.hashed(all);
         let hashes: Vec<SequenceHash> = hashed.iter().map(|block| block.block_hash).collect();
-        let missing: Vec<u32> = (from..end).filter(|&index| tiers.lacks(hashes[index as usize])).collect();
-        let copies: Vec<_> = missing.iter().filter_map(|&index| slot.sequence.table.copy(index)).collect();
+        let missing: Vec<u32> = (from..end)
+            .filter(|&index| tiers.lacks(hashes[index as usize]))
+            .collect();
+        let copies: Vec<_> = missing
+            .iter()
+            .filter_map(|&index| slot.sequence.table.copy(index))
+            .collect();
         if copies.len() < missing.len() || copies.iter().any(|&copy| self.pool.is_read(copy)) {
             return false;
         }
         if !missing.is_empty() {
             let sequence = &mut slot.sequence;
-            let blocks = missing.iter().map(|&index| self.hasher.identity(sequence, index)).collect();
+            let blocks = missing
+                .iter()
+                .map(|&index| self.hasher.identity(sequence, index))
+                .collect();
             let Some(id) = tiers.prepare(blocks, &hashes[from as usize..end as usize]) else {
                 return false;
             };

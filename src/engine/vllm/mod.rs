@@ -41,7 +41,7 @@ use super::answer::{Answer, Generator};
 use super::calendar::{Calendar, Entry};
 use super::config::{EngineConfig, WorkerRole, Writes};
 use super::forward::Lengths;
-use super::handoff::{Desk, HandoffFact, HandoffRefused};
+use super::handoff::{Desk, Reserves};
 use super::kv::backend::BlockPool;
 use super::kv::logical::BlockIdentity;
 use super::kv::pool::{CopyId, EventStyle};
@@ -51,8 +51,8 @@ use super::sequence::{Sequence, SequenceHasher};
 use super::slab::Slab;
 use super::speculation::Acceptance;
 use super::timing::{PassClock, PassTiming};
-use super::totals::Totals;
-use super::{Engine, Output, OutputDetail, Pass, Rejected};
+use super::totals::{Totals, count};
+use super::{Engine, Listing, Output, Pass, Rejected};
 use cadence::Cadence;
 use emit::DecodeBatch;
 use lanes::Lanes;
@@ -95,11 +95,7 @@ pub(crate) struct Vllm {
     promised: u32,
     /// Pool version at which the head of the queue did not fit; it is not tried again before that changes.
     blocked_at: Option<u64>,
-    detail: OutputDetail,
-    /// Tokens scheduled per request in the last pass, when asked for.
-    record: Option<Vec<(RequestId, u32)>>,
-    /// Whether passes say what stored blocks contain.
-    record_stored: bool,
+    listing: Listing,
     scratch: Scratch,
     /// Visits of the scheduler to single requests.
     #[cfg(test)]
@@ -278,9 +274,7 @@ impl Vllm {
             preemptions: 0,
             promised: 0,
             blocked_at: None,
-            detail: OutputDetail::default(),
-            record: None,
-            record_stored: false,
+            listing: Listing::default(),
             scratch: Scratch::default(),
             #[cfg(test)]
             visits: 0,
@@ -441,9 +435,7 @@ impl Engine for Vllm {
 
     fn step_into(&mut self, now: SimTime, pass: &mut Pass) -> bool {
         pass.clear();
-        if let Some(record) = &mut self.record {
-            record.clear();
-        }
+        self.listing.begin();
         self.use_pass_end(now);
         self.settle(now, pass);
         loop {
@@ -499,7 +491,6 @@ impl Engine for Vllm {
     }
 
     fn load(&self) -> Load {
-        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         Load {
             running: count(self.lanes.len()),
             waiting: count(self.waiting.len() + self.below.parked.len() + self.desk.waiting()),
@@ -540,45 +531,16 @@ impl Engine for Vllm {
         self.tiers.as_ref().and_then(|tiers| tiers.wakes_at())
     }
 
-    fn submit_source(&mut self, request: EngineRequest, now: SimTime) -> Result<(), HandoffRefused> {
-        Self::submit_source(self, request, now)
-    }
-
-    fn reserve_destination(&mut self, request: EngineRequest, now: SimTime) -> Result<(), HandoffRefused> {
-        Self::reserve_destination(self, request, now)
-    }
-
-    fn activate_destination(&mut self, id: RequestId) -> bool {
-        Self::activate_destination(self, id)
-    }
-
-    fn release_source(&mut self, id: RequestId) -> bool {
-        Self::release_source(self, id)
-    }
-
-    fn take_handoff_facts(&mut self, now: SimTime, facts: &mut Vec<HandoffFact>) {
-        self.use_pass_end(now);
-        self.desk.take(now, facts);
-    }
-
     fn join_step(&mut self, step: u64) {
         self.cadence.join(step);
     }
 
-    fn set_output_detail(&mut self, detail: OutputDetail) {
-        self.detail = detail;
+    fn listing(&self) -> &Listing {
+        &self.listing
     }
 
-    fn record_stored(&mut self, on: bool) {
-        self.record_stored = on;
-    }
-
-    fn record_schedule(&mut self, on: bool) {
-        self.record = on.then(Vec::new);
-    }
-
-    fn schedule(&self) -> &[(RequestId, u32)] {
-        self.record.as_deref().unwrap_or_default()
+    fn listing_mut(&mut self) -> &mut Listing {
+        &mut self.listing
     }
 }
 

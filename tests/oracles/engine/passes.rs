@@ -61,7 +61,9 @@ pub(crate) fn check(case_name: &str, case: &Case, expected: &Core) {
 fn fold_events(ran: &mut Vec<Ran>) {
     let mut early: Option<Pass> = None;
     ran.retain_mut(|ran| {
-        let [pass] = ran.pass.ranks.as_mut_slice() else { panic!("one rank") };
+        let [pass] = ran.pass.ranks.as_mut_slice() else {
+            panic!("one rank")
+        };
         if let Some(early) = early.take() {
             pass.kv_events.splice(0..0, early.kv_events);
             pass.tier_events.splice(0..0, early.tier_events);

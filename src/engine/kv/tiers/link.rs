@@ -112,7 +112,11 @@ impl Link {
         self.moving.len() < before
     }
 
-    #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    #[allow(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss
+    )]
     fn end(&self, moving: Moving) -> SimTime {
         let ns = match self.service {
             Service::InTurn => moving.rest,

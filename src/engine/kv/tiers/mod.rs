@@ -202,7 +202,9 @@ impl Tiers {
 
     /// The GPU's cache lost these blocks at `now`: as many as the host has room for are written to it.
     pub(crate) fn evicted(&mut self, mut blocks: Vec<BlockIdentity>, now: SimTime) {
-        let Writes::OnEviction { batch_blocks } = self.writes else { return };
+        let Writes::OnEviction { batch_blocks } = self.writes else {
+            return;
+        };
         let mut seen = HashSet::<SequenceHash, FxBuildHasher>::default();
         blocks.retain(|identity| {
             let hash = identity.block.block_hash;
@@ -210,7 +212,9 @@ impl Tiers {
         });
         blocks.truncate(self.host.room(&[]));
         for batch in blocks.chunks(batch_blocks as usize) {
-            let Some(gone) = self.host.expect(batch, &[]) else { break };
+            let Some(gone) = self.host.expect(batch, &[]) else {
+                break;
+            };
             self.version += 1;
             self.tell_removed(LowerTier::Host, gone);
             let id = self.open(Way::Store, batch.to_vec(), 0);
@@ -349,7 +353,11 @@ impl Tiers {
             if self.host.presence(hash) != Presence::Missing {
                 continue;
             }
-            let found = self.levels.iter().enumerate().find_map(|(index, level)| Some((index, level.store.get(hash)?)));
+            let found = self
+                .levels
+                .iter()
+                .enumerate()
+                .find_map(|(index, level)| Some((index, level.store.get(hash)?)));
             let Some((index, identity)) = found.filter(|_| room > 0) else {
                 break;
             };
@@ -361,7 +369,9 @@ impl Tiers {
             if blocks.is_empty() {
                 continue;
             }
-            let Some(gone) = self.host.expect(&blocks, &hashes) else { continue };
+            let Some(gone) = self.host.expect(&blocks, &hashes) else {
+                continue;
+            };
             self.version += 1;
             self.tell_removed(LowerTier::Host, gone);
             let bytes = self.bytes(blocks.len());

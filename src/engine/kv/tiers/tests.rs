@@ -81,7 +81,11 @@ fn a_prompt_is_worth_waiting_for_while_it_is_written_and_can_be_read_then() {
     assert_eq!(events(&mut tiers).len(), 1);
     let load = tiers.load(7, chain(1, 2), ms(12), ms(14));
     assert!(tiers.has(load));
-    assert_eq!(tiers.find(&chain(1, 2), true, ms(12)), (Found::Coming, false), "one reader at a time");
+    assert_eq!(
+        tiers.find(&chain(1, 2), true, ms(12)),
+        (Found::Coming, false),
+        "one reader at a time"
+    );
     assert!(tiers.settle(ms(16)));
     assert_eq!(tiers.take_loaded(), [7]);
     assert_eq!(tiers.find(&chain(1, 2), true, ms(16)), (Found::Blocks(2), false));
@@ -95,11 +99,21 @@ fn a_cohort_takes_the_room_of_the_least_recently_used_or_waits() {
     tiers.settle(ms(50));
     tiers.touch(hashes(&chain(1, 2)).into_iter());
     write(&mut tiers, &chain(3, 1), ms(60));
-    assert_eq!(held(&tiers, LowerTier::Host), [100, 101, 201], "of equally old ones the smaller hash");
-    assert!(write(&mut tiers, &chain(4, 4), ms(60)).is_none(), "one block is on its way in");
+    assert_eq!(
+        held(&tiers, LowerTier::Host),
+        [100, 101, 201],
+        "of equally old ones the smaller hash"
+    );
+    assert!(
+        write(&mut tiers, &chain(4, 4), ms(60)).is_none(),
+        "one block is on its way in"
+    );
     tiers.settle(ms(90));
     let load = tiers.load(0, chain(1, 2), ms(90), ms(90));
-    assert!(write(&mut tiers, &chain(4, 3), ms(90)).is_none(), "two blocks are being read");
+    assert!(
+        write(&mut tiers, &chain(4, 3), ms(90)).is_none(),
+        "two blocks are being read"
+    );
     tiers.cancel_load(load);
     assert!(write(&mut tiers, &chain(4, 3), ms(90)).is_some());
 }
@@ -114,7 +128,11 @@ fn what_arrives_in_the_host_goes_down_and_comes_back_through_it() {
     assert_eq!(held(&tiers, LowerTier::Host), [300, 301]);
     assert_eq!(held(&tiers, LowerTier::Disk), [200, 201, 300, 301]);
     assert_eq!(held(&tiers, LowerTier::Storage), [100, 101, 200, 201, 300, 301]);
-    assert_eq!(tiers.find(&chain(2, 2), false, ms(500)), (Found::Nothing, false), "only once per request");
+    assert_eq!(
+        tiers.find(&chain(2, 2), false, ms(500)),
+        (Found::Nothing, false),
+        "only once per request"
+    );
     assert_eq!(tiers.find(&chain(2, 2), true, ms(500)), (Found::Coming, true));
     // Two blocks from disk at 0.25 GB/s.
     assert_eq!(tiers.next_end(), Some(ms(508)));
@@ -131,7 +149,11 @@ fn a_prefix_larger_than_the_host_is_staged_as_far_as_there_is_room() {
         tiers.settle(ms(100 * index as u64 + 99));
     }
     assert_eq!(held(&tiers, LowerTier::Disk), [100, 101]);
-    assert_eq!(tiers.find(&chain(1, 2), true, ms(300)), (Found::Nothing, false), "its second block is in the way");
+    assert_eq!(
+        tiers.find(&chain(1, 2), true, ms(300)),
+        (Found::Nothing, false),
+        "its second block is in the way"
+    );
     write(&mut tiers, &chain(2, 1), ms(300));
     tiers.settle(ms(399));
     assert_eq!(tiers.find(&chain(1, 2), true, ms(400)), (Found::Coming, true));
