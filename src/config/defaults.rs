@@ -14,7 +14,7 @@ use crate::transport::request_plane::Codec;
 
 impl Settings {
     /// Settings that may differ from group to group; the others belong to the whole fleet.
-    pub const GROUP_KEYS: [&'static str; 98] = [
+    pub const GROUP_KEYS: [&'static str; 99] = [
         "endpoint",
         "num_workers",
         "data_parallel_size",
@@ -33,6 +33,7 @@ impl Settings {
         "scheduling_policy",
         "watermark",
         "long_prefill_token_threshold",
+        "long_prefill_token_threshold_adaptive",
         "scheduler_reserve_full_isl",
         "prefill_schedule_interval",
         "sglang_schedule_policy",

@@ -94,6 +94,7 @@ pub(super) fn engine(layered: &Layered, s: &Settings) -> Result<EngineConfig, Co
         watermark: zero(s.watermark),
         reserve_full_isl: s.scheduler_reserve_full_isl.unwrap_or(true),
         long_prefill_token_threshold: s.long_prefill_token_threshold.unwrap_or(0),
+        long_prefill_token_threshold_adaptive: s.long_prefill_token_threshold_adaptive == Some(true),
         speedup_ratio: ratio(s.speedup_ratio),
         decode_speedup_ratio: ratio(s.decode_speedup_ratio),
         sglang: sglang(s, defaults.sglang),

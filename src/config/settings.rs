@@ -129,6 +129,10 @@ pub struct Settings {
     #[arg(long, value_name = "TOKENS")]
     pub long_prefill_token_threshold: Option<u32>,
 
+    /// That threshold is never below an equal share of --max-num-batched-tokens for each request.
+    #[arg(long, num_args = 0, default_missing_value = "true")]
+    pub long_prefill_token_threshold_adaptive: Option<bool>,
+
     /// Admit a request only if all its known tokens fit in the cache, not just its first chunk; --no-scheduler-reserve-full-isl turns it off.
     #[arg(
         long,

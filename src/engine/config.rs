@@ -326,6 +326,8 @@ pub struct EngineConfig {
     pub reserve_full_isl: bool,
     /// vLLM `long_prefill_token_threshold`; 0: off.
     pub long_prefill_token_threshold: u32,
+    /// vLLM `long_prefill_token_threshold_adaptive`: the threshold is at least the budget divided by the requests.
+    pub long_prefill_token_threshold_adaptive: bool,
     /// Every duration is divided by this; 0: no modelled delay.
     pub speedup_ratio: f64,
     /// Decode durations are divided by this too; 0: no modelled decode delay.
@@ -377,6 +379,7 @@ impl Default for EngineConfig {
             watermark: 0.0,
             reserve_full_isl: true,
             long_prefill_token_threshold: 0,
+            long_prefill_token_threshold_adaptive: false,
             speedup_ratio: 1.0,
             decode_speedup_ratio: 1.0,
             prefill_schedule_interval: 1,

@@ -328,6 +328,7 @@ prop_compose! {
         watermark in prop::sample::select(vec![0.0, 0.1]),
         reserve_full_isl in any::<bool>(),
         long_prefill_token_threshold in prop::sample::select(vec![0_u32, 5]),
+        long_prefill_token_threshold_adaptive in any::<bool>(),
         sglang in sglang_configs(),
         speculation in prop::option::weighted(0.2, speculations()),
         old in prop::bool::weighted(0.2),
@@ -354,6 +355,7 @@ prop_compose! {
             watermark,
             reserve_full_isl,
             long_prefill_token_threshold,
+            long_prefill_token_threshold_adaptive,
             sglang,
             tiers: tiers.filter(|tiers| {
                 let possible = kind == EngineKind::Vllm && enable_prefix_caching && speculation.is_none();

@@ -29,4 +29,5 @@ mod quic;
 mod quickstart;
 mod requests;
 mod routing;
+mod tiers;
 mod tls;

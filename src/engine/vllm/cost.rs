@@ -1,6 +1,6 @@
 //! What passes cost, counted in visits of the scheduler to single requests.
 
-use super::super::config::EngineConfig;
+use super::super::config::{EngineConfig, TierBandwidth, TierConfig, Writes};
 use super::super::cost::{self, quiet_and_loud, run};
 use super::super::timing;
 use super::super::{Engine, OutputDetail};
@@ -71,6 +71,58 @@ fn a_request_that_does_not_fit_is_not_tried_again_until_something_changes() {
     }
     run(&mut engine, now);
     assert_eq!(engine.load().waiting, 0, "both ran");
+}
+
+/// With host memory of 4096 blocks below.
+fn engine_with_host() -> Vllm {
+    let config = EngineConfig {
+        block_size: BLOCK,
+        num_gpu_blocks: 64,
+        max_num_batched_tokens: None,
+        tiers: Some(TierConfig {
+            writes: Writes::Through,
+            host_blocks: 4096,
+            disk_blocks: 0,
+            storage: false,
+            bytes_per_token: 1000,
+            bandwidth: TierBandwidth::default(),
+            host_latency_ms: 0.0,
+            disk_latency_ms: 0.0,
+        }),
+        ..EngineConfig::default()
+    };
+    Vllm::new(&config, timing::build(&config.timing))
+}
+
+#[test]
+fn memory_below_the_gpu_makes_no_decoding_pass_loud() {
+    let blocks = 10;
+    let mut engine = engine_with_host();
+    engine
+        .submit(request(1, 30 * BLOCK, blocks * BLOCK), SimTime::ZERO)
+        .unwrap();
+    let (quiet, loud) = quiet_and_loud(&mut engine);
+    assert!(quiet > 0);
+    // One pass more than without: the one in which the prompt's copy is done.
+    assert!(loud <= 2 * blocks + 3, "{loud} passes that change something");
+}
+
+#[test]
+fn a_prompt_that_is_copied_back_is_hashed_once() {
+    let mut engine = engine_with_host();
+    let mut now = SimTime::ZERO;
+    for id in [1, 2, 1] {
+        let before = engine.hasher.hashed;
+        engine.submit(request(id, 40 * BLOCK, 1), now).unwrap();
+        while let Some(wake) = {
+            (now, _) = run(&mut engine, now);
+            engine.wakes_at()
+        } {
+            now = now.max(wake);
+        }
+        assert!(engine.hasher.hashed - before <= 40, "{}", engine.hasher.hashed - before);
+    }
+    assert_eq!(engine.load().waiting, 0);
 }
 
 #[test]
