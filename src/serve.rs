@@ -15,6 +15,7 @@ use crate::config::{
     Brokers, Config, ConfigError, ConfigFile, DiscoveryBackend, EventPlane, Group, Merged, NativeEvents,
     NatsConnections, RequestPlane, Settings, layers,
 };
+use crate::engine::WorkerRole;
 use crate::transport::discovery::DiscoveryConfig;
 
 /// How a run failed.
@@ -215,6 +216,9 @@ fn start_screen(config: &Config, settings: &Settings, cluster: &Cluster) -> Stri
                 },
             ),
         );
+        if engine.role == WorkerRole::Prefill {
+            line("handoffs", format!("[{}] {}", group.name, group.disaggregation.words()));
+        }
     }
     let (discovery, attach) = match &config.discovery {
         DiscoveryConfig::Etcd(etcd) => {

@@ -18,6 +18,7 @@
 pub mod clock;
 pub mod control;
 pub mod death;
+mod disagreements;
 pub mod door;
 pub mod engine_metrics;
 mod engine_page;
@@ -27,6 +28,7 @@ pub mod fleet;
 pub mod gate;
 mod gate_faults;
 pub mod gauge;
+mod handoff_faults;
 pub mod handoff_gauge;
 pub mod inspect;
 pub mod kv_publisher;

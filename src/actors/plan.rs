@@ -13,7 +13,7 @@ use super::recovery::RecoveryLimits;
 use super::registrar::StoreHealth;
 use super::rendezvous::TransferModel;
 use super::supervision::RestartPolicy;
-use crate::engine::{EngineConfig, EngineKind, WorkerRole};
+use crate::engine::{EngineConfig, WorkerRole};
 use crate::faults::Journal;
 use crate::transport::discovery::{Discovery, EndpointName};
 use crate::transport::event_plane::EventPlane;
@@ -51,6 +51,8 @@ pub struct GroupPlan {
     pub engine: EngineConfig,
     /// How long KV travels.
     pub transfer: TransferModel,
+    /// Longest wait of one side of a handoff for the other.
+    pub pairing_timeout: Duration,
     /// Longest handoff, modelled transfer not included.
     pub handoff_timeout: Duration,
     /// Log every change of a KV cache.
@@ -76,11 +78,7 @@ pub struct GroupPlan {
 impl GroupPlan {
     /// What selectors may ask for besides the name.
     pub(super) fn labels(&self) -> Vec<(String, String)> {
-        let engine = match self.engine.kind {
-            EngineKind::Vllm => "vllm",
-            EngineKind::Sglang => "sglang",
-            EngineKind::Trtllm => "trtllm",
-        };
+        let engine = self.engine.kind.word();
         let role = match self.engine.role {
             WorkerRole::Aggregated => "agg",
             WorkerRole::Prefill => "prefill",

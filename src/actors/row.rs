@@ -34,6 +34,8 @@ pub struct WorkerRow {
     pub total_blocks: u64,
     /// Calls accepted.
     pub requests_total: u64,
+    /// Answers that ended with an error.
+    pub failed_total: u64,
     /// Answers that were cut short.
     pub cancelled_total: u64,
     /// Tokens handed out.
@@ -61,6 +63,7 @@ impl WorkerEntry {
             instance_id: self.instance_id(),
             open_streams: self.open_streams(),
             requests_total: self.streams.accepted.load(Relaxed),
+            failed_total: self.streams.failed.load(Relaxed),
             cancelled_total: self.streams.cancelled.load(Relaxed),
             restarts: self.restarts(),
             faults: self.faults.table().ids(),

@@ -19,7 +19,7 @@ use crate::actors::death::Death;
 use crate::actors::fleet::{CommandError, Launch};
 use crate::actors::path::ActorPath;
 use crate::actors::row::WorkerRow;
-use crate::faults::kind::CATALOGUE;
+use crate::faults::kind::catalogue;
 use crate::faults::ledger::Listed;
 use crate::faults::{Fault, FaultId, Selector};
 use crate::types::WorkerId;
@@ -88,6 +88,7 @@ pub(super) fn fleet_figures(control: &Control, workers: bool) -> Value {
         "cached_blocks": sum(|row| row.cached_blocks),
         "total_blocks": sum(|row| row.total_blocks),
         "requests_total": sum(|row| row.requests_total),
+        "failed_total": sum(|row| row.failed_total),
         "cancelled_total": sum(|row| row.cancelled_total),
         "tokens_total": sum(|row| row.tokens_total),
         "prompt_tokens_total": sum(|row| row.prompt_tokens_total),
@@ -198,7 +199,7 @@ async fn faults(State(api): State<Arc<Api>>) -> Json<Vec<Listed>> {
 }
 
 async fn kinds() -> Json<Value> {
-    Json(json!(CATALOGUE))
+    Json(json!(catalogue().collect::<Vec<_>>()))
 }
 
 /// A change as it was sent.

@@ -20,6 +20,7 @@ use crate::actors::plan::{GroupPlan, NativePlan, PlannedEvents, PlannedRequests,
 use crate::actors::registry::Registry;
 use crate::admin::server::AdminDoor;
 use crate::admin::status::StatusServer;
+use crate::config::disaggregation::doubts;
 use crate::config::{Config, Group, Ports};
 use crate::engine::{EngineConfig, WorkerRole};
 use crate::model::Model;
@@ -134,6 +135,9 @@ fn warn_of_doubts(config: &Config) {
     if let Some(doubt) = config.tls.doubt() {
         tracing::warn!("{doubt}");
     }
+    for doubt in doubts(&config.groups) {
+        tracing::warn!("{doubt}");
+    }
     for group in config.groups.iter().filter(|group| group.durable_kv_events) {
         tracing::warn!(
             group = %group.name,
@@ -235,6 +239,7 @@ fn plan_group(
         recorded,
         engine,
         transfer,
+        pairing_timeout: group.disaggregation.pairing_timeout,
         handoff_timeout: group.disaggregation.session_timeout,
         requests,
         events,

@@ -318,3 +318,25 @@ pub(super) fn table_or_json<'de, D: Deserializer<'de>, T: DeserializeOwned>(from
     };
     read.map(Some).map_err(D::Error::custom)
 }
+
+/// Reads a list of ports: text with commas between them, or an array, or one number. It is kept as text.
+pub(super) fn ports<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    use serde_json::Value;
+    let one = |port: &Value| match port {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
+    };
+    let listed = match Value::deserialize(from)? {
+        Value::Null => return Ok(None),
+        Value::Array(ports) => ports
+            .iter()
+            .map(one)
+            .collect::<Option<Vec<_>>>()
+            .map(|ports| ports.join(",")),
+        other => one(&other),
+    };
+    listed
+        .map(Some)
+        .ok_or_else(|| D::Error::custom("must be port numbers: [9000, 9001], or \"9000,9001\""))
+}

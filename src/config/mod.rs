@@ -267,6 +267,7 @@ impl Config {
         };
         config.check_ports(fleet)?;
         config.check_groups()?;
+        disaggregation::check_pools(&config.groups)?;
         Ok(config)
     }
 

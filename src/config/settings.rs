@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::choices::{
     DisaggregationMode, DiscoveryBackend, EventPlane, Finite, Limit, NativeMode, NatsConnections, Ports, Reasoning,
-    RequestPlane, ResponsePlane, SchedulingPolicy, StartingStatus, TimingModel, TransferTiming, json, sglang_policy,
-    table_or_json, word,
+    RequestPlane, ResponsePlane, SchedulingPolicy, StartingStatus, TimingModel, TransferTiming, json, ports,
+    sglang_policy, table_or_json, word,
 };
 use crate::engine::{
     CapacityPolicy, EngineKind, EvictionBackend, Fidelity, G1Backend, PreemptionMode, RadixEviction, Semantics,
@@ -328,9 +328,14 @@ pub struct Settings {
 
     /// Ports of the prefill workers' rendezvous, one per worker, comma separated; 0: any free one.
     #[arg(long, value_name = "PORTS")]
+    #[serde(deserialize_with = "ports")]
     pub bootstrap_ports: Option<String>,
 
-    /// Longest handoff between two workers, ms, the modelled transfer not counted.
+    /// How long one side of a handoff waits for the other to come, ms.
+    #[arg(long, value_name = "MS")]
+    pub handoff_pairing_timeout_ms: Option<u64>,
+
+    /// Longest handoff between two workers that have met, ms, the modelled transfer not counted.
     #[arg(long, value_name = "MS")]
     pub handoff_session_timeout_ms: Option<u64>,
 
@@ -422,10 +427,12 @@ pub struct Settings {
 
     /// Publish each rank's KV events as vLLM does, too: one first port per worker, comma separated; rank r uses port + r.
     #[arg(long, value_name = "PORTS")]
+    #[serde(deserialize_with = "ports")]
     pub zmq_kv_events_ports: Option<String>,
 
     /// Serve the newest native event batches to readers that missed some: one first port per worker, comma separated.
     #[arg(long, value_name = "PORTS")]
+    #[serde(deserialize_with = "ports")]
     pub zmq_replay_ports: Option<String>,
 
     /// Let each worker answer queries about its own cache.

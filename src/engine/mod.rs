@@ -114,6 +114,14 @@ pub trait Engine: Handoff + Send {
     /// Drops every unreferenced cached block; returns the events (empty when nothing was cached).
     fn clear_cache(&mut self) -> Vec<KvEvent>;
 
+    /// Keeps this many blocks from all requests, unused ones first, then cached ones that nobody uses; the rest as they
+    /// become free, when this is called again. 0 gives all back. Returns the events. [`Engine::load`] counts what is left;
+    /// a request that does not fit into that waits. Only between passes.
+    fn withhold(&mut self, blocks: u32) -> Vec<KvEvent>;
+
+    /// Blocks that are kept from requests now.
+    fn withheld(&self) -> u32;
+
     /// Tells a rank of a data-parallel group that the group takes step number `step`, counted from 0 since all its ranks
     /// last ran out of work. A rank that is never told counts its own passes.
     fn join_step(&mut self, step: u64) {

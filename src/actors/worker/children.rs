@@ -66,7 +66,7 @@ impl Worker {
         })?;
         let native = !self.sockets.native.is_empty();
         engine.record_stored(native);
-        let handoffs = self.handoff_parts();
+        let handoffs = self.handoff_parts(child);
         let slot = &mut self.ranks[index];
         slot.rank_incarnation += 1;
         let actor = Rank::new(RankParts {

@@ -94,7 +94,7 @@ impl Vllm {
         }
         slot.lower.latest = None;
         let blocks = slot.sequence.prompt_len() / self.rules.block_size;
-        let prompt = &mut self.scratch.lower;
+        let prompt = &mut self.scratch.known;
         prompt.clear();
         for index in cached..blocks {
             prompt.push(self.hasher.identity(&mut slot.sequence, index));
@@ -157,7 +157,7 @@ impl Vllm {
         tiers.evicted(self.pool.take_lost(), now);
         let readers = self.pool.take_readers();
         let free = readers.iter().map(|&id| tiers.end_of_store(id)).max();
-        let identities: Vec<BlockIdentity> = self.scratch.lower[..blocks as usize].to_vec();
+        let identities: Vec<BlockIdentity> = self.scratch.known[..blocks as usize].to_vec();
         let id = tiers.load(at, identities, now, free.unwrap_or(now));
         let needs = self.rules.blocks(self.slots[at].sequence.len());
         self.slots[at].lower.load = Load::Coming { id, needs };
@@ -311,7 +311,7 @@ impl Vllm {
     pub(super) fn give_up_copies(&mut self) -> bool {
         let head = self.below.parked.head();
         let holds = |at: &u32| matches!(self.slots[*at].lower.load, Load::Here { .. }) && Some(*at) != head;
-        let Some(at) = self.below.parked.iter().filter(holds).last() else {
+        let Some(at) = self.below.parked.iter().rev().find(holds) else {
             return false;
         };
         let slot = &mut self.slots[at];

@@ -29,6 +29,7 @@ mod rules;
 mod schedule;
 mod speculate;
 mod waiting;
+mod withhold;
 
 use std::sync::Arc;
 
@@ -44,7 +45,7 @@ use super::forward::Lengths;
 use super::handoff::{Desk, Reserves};
 use super::kv::backend::BlockPool;
 use super::kv::logical::BlockIdentity;
-use super::kv::pool::{CopyId, EventStyle};
+use super::kv::pool::{BlockTable, CopyId, EventStyle};
 use super::kv::run::StoredRun;
 use super::kv::tiers::Tiers;
 use super::sequence::{Sequence, SequenceHasher};
@@ -70,6 +71,8 @@ pub(crate) struct Vllm {
     generator: Generator,
     hasher: SequenceHasher,
     pool: BlockPool,
+    /// Blocks that no request may have.
+    withheld: BlockTable,
     slots: Slab<Slot>,
     ids: HashMap<RequestId, u32, IdHash>,
     waiting: Waiting,
@@ -172,9 +175,7 @@ struct Scratch {
     finishing: Vec<u32>,
     rejected: Vec<Output>,
     hits: Vec<CopyId>,
-    /// Blocks of a prompt behind them.
-    lower: Vec<BlockIdentity>,
-    /// Full blocks of the request that is about to get blocks.
+    /// Full blocks of the request that is about to get blocks, or those of its prompt that are not cached.
     known: Vec<BlockIdentity>,
     /// Blocks that filled up in this pass and become visible at its end: admission number, slot, full blocks.
     filled: Vec<(u64, u32, u32)>,
@@ -253,6 +254,7 @@ impl Vllm {
             generator,
             hasher: SequenceHasher::new(rules.block_size, generator),
             pool,
+            withheld: BlockTable::default(),
             slots: Slab::new(),
             ids: HashMap::default(),
             waiting: Waiting::new(rules.by_priority),
@@ -476,7 +478,7 @@ impl Engine for Vllm {
             return None;
         }
         let lengths = self.decoding.lengths(self.pass);
-        let work = self.decode_time(&DecodeBatch::all(lengths), self.pool.active());
+        let work = self.decode_time(&DecodeBatch::all(lengths), self.used_blocks());
         let ends_at = self.clock.end(now, work);
         if self.next_transfer_end().is_some_and(|at| at <= ends_at) {
             return None;
@@ -494,9 +496,9 @@ impl Engine for Vllm {
         Load {
             running: count(self.lanes.len()),
             waiting: count(self.waiting.len() + self.below.parked.len() + self.desk.waiting()),
-            active_blocks: self.pool.active(),
+            active_blocks: self.used_blocks(),
             inactive_blocks: self.pool.inactive(),
-            total_blocks: self.pool.capacity(),
+            total_blocks: self.pool.capacity() - self.withheld.len(),
             preemptions: self.preemptions,
         }
     }
@@ -518,6 +520,14 @@ impl Engine for Vllm {
             WorkerRole::Aggregated | WorkerRole::Prefill => events,
             WorkerRole::Decode => Vec::new(),
         }
+    }
+
+    fn withhold(&mut self, blocks: u32) -> Vec<KvEvent> {
+        Self::withhold(self, blocks)
+    }
+
+    fn withheld(&self) -> u32 {
+        self.withheld.len()
     }
 
     fn lower_blocks(&self) -> Vec<(LowerTier, Option<SequenceHash>, StoredBlock)> {
