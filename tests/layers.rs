@@ -25,7 +25,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("convert", &["cli", "profile"]),
-    ("ctl", &["actors", "cli", "faults"]),
+    ("ctl", &["actors", "cli", "faults", "truth", "types", "witness"]),
+    ("witness", &["block_hash", "transport", "truth", "types"]),
     ("replay_run", &["cli", "config", "engine", "replay", "router", "types"]),
     ("predict", &["cli", "engine", "replay", "replay_run"]),
     ("recommend", &["cli", "predict", "replay"]),
@@ -46,7 +47,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "types",
         ],
     ),
-    ("admin", &["actors", "config", "drill", "faults", "types"]),
+    ("admin", &["actors", "config", "drill", "faults", "types", "whole_body"]),
     ("faults", &["types"]),
     (
         "config",
@@ -62,6 +63,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "model",
             "router",
             "transport",
+            "truth",
             "types",
         ],
     ),
@@ -69,16 +71,30 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("engine", &["block_hash", "types"]),
     ("router", &["block_hash", "types"]),
     ("drill", &["types"]),
+    ("truth", &["types"]),
     ("transport", &["block_hash", "faults", "types"]),
-    ("transport::http", &["block_hash", "faults", "model", "types"]),
+    (
+        "transport::http",
+        &["block_hash", "faults", "model", "types", "whole_body"],
+    ),
     ("model", &["types"]),
     ("profile", &["engine"]),
     ("block_hash", &["types"]),
     ("types", &[]),
+    ("whole_body", &[]),
 ];
 
 /// Modules that decide and never act: time and input come in, results go out.
-const PURE: &[&str] = &["engine", "faults", "router", "drill", "replay", "block_hash", "types"];
+const PURE: &[&str] = &[
+    "engine",
+    "faults",
+    "router",
+    "drill",
+    "replay",
+    "truth",
+    "block_hash",
+    "types",
+];
 
 /// What a pure module may not name.
 const IMPURE: &[&str] = &[

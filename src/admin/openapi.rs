@@ -73,6 +73,14 @@ pub const OPERATIONS: &[Operation] = &[
         None,
         "Caches",
     ),
+    operation(
+        "get",
+        "/v1/records",
+        "What is in the discovery store, whoever put it there: what routers see",
+        &[("prefix", "string", "of the keys, as v1/instances/; required")],
+        None,
+        "Any",
+    ),
     operation("get", "/v1/faults", "All faults", &[], None, "ListedFaults"),
     operation(
         "post",

@@ -43,6 +43,7 @@ pub(super) fn router(control: Control) -> Router {
         .route("/v1/workers", get(workers))
         .route("/v1/actors/{*path}", get(actor))
         .route("/v1/cache/{*path}", get(cache))
+        .route("/v1/records", get(records))
         .route("/v1/faults", get(faults).post(change).put(replace).delete(clear))
         .route("/v1/faults/{id}", delete(remove))
         .route("/v1/kinds", get(kinds))
@@ -192,6 +193,24 @@ async fn cache(State(api): State<Arc<Api>>, Path(path): Path<String>) -> Answer 
         blocks.iter().map(block).collect::<Vec<_>>()
     });
     Ok(Json(json!(ranks.collect::<Vec<_>>())))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Under {
+    prefix: String,
+}
+
+async fn records(State(api): State<Arc<Api>>, Query(under): Query<Under>) -> Answer {
+    let Under { prefix } = under;
+    if !prefix.starts_with("v1/") {
+        return Err(Problem::bad(format!(
+            "prefix {prefix:?} must start with v1/, as v1/instances/"
+        )));
+    }
+    let records = api.control.records(&prefix).await;
+    let records = records.map_err(|error| Problem(StatusCode::SERVICE_UNAVAILABLE, error))?;
+    Ok(Json(json!(records)))
 }
 
 async fn faults(State(api): State<Arc<Api>>) -> Json<Vec<Listed>> {

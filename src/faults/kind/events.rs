@@ -56,6 +56,8 @@ gate! {
             #[serde(default = "two")]
             factor: u32,
         }
+        /// Each stored block is listed twice.
+        DuplicateHash = "duplicate_hash" {}
         /// Event ids start over on the wire.
         Renumber = "renumber" {
             /// Id of the first event from now on.
