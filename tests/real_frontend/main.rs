@@ -31,4 +31,5 @@ mod quic;
 mod quickstart;
 mod requests;
 mod routing;
+mod tiers;
 mod tls;
