@@ -175,7 +175,7 @@ fn unusable_engine_documents_name_the_path_and_the_nearest_key() {
     );
     refused(
         r#"{"num_g3_blocks": 5}"#,
-        &["`num_g3_blocks` 5", "requires --num-g2-blocks"],
+        &["`num_g3_blocks` 5", "requires --num-g2-blocks or --num-host-blocks"],
     );
     refused(
         r#"{"gpu_memory_utilization": 1.5}"#,
@@ -371,6 +371,25 @@ fn memory_below_the_gpu_needs_the_bytes_of_a_token_and_a_prefix_cache() {
     scene.printed(&tiers);
     scene.printed(&[&tiers[..], &["--num-g3-blocks", "5", "--enable-g4-storage"]].concat());
     scene.printed(&["--num-g2-blocks", "0", "--semantics", "1.6.1"]);
+    let host = ["--num-host-blocks", "100", "--kv-bytes-per-token", "1000"];
+    scene.printed(
+        &[
+            &host[..],
+            &["--host-offload-d2h-bandwidth-gbps", "0", "--num-g3-blocks", "5"],
+        ]
+        .concat(),
+    );
+    for (flags, words) in [
+        (["--num-g2-blocks", "3"], "use one of them"),
+        (["--eviction-backend", "lru"], "native KV pool"),
+        (["--offload-batch-size", "3"], "requires --num-g2-blocks"),
+    ] {
+        assert_refused(&scene.run(&[&host[..], &flags].concat()), &[words]);
+    }
+    assert_refused(
+        &scene.run(&["--host-offload-h2d-bandwidth-gbps", "3"]),
+        &["requires --num-host-blocks"],
+    );
     assert_refused(
         &scene.run(&tiers[..2]),
         &["--num-g2-blocks 100", "requires --kv-bytes-per-token"],
@@ -436,6 +455,35 @@ fn settings_of_disaggregated_workers_fit_their_role() {
 }
 
 #[test]
+fn pools_that_hand_kv_to_each_other_have_one_engine() {
+    let scene = Scene::new();
+    let pools = |prefill: &str, decode: &str| {
+        let text = format!(
+            "block_size = 16\n[[group]]\nname = \"p\"\ndisaggregation_mode = \"prefill\"\n{prefill}\n\
+             [[group]]\nname = \"d\"\ndisaggregation_mode = \"decode\"\n{decode}\n"
+        );
+        scene.with_file(&text, &[])
+    };
+    let meet = "bootstrap_ports = [0]";
+    assert_refused(
+        &pools(meet, "engine_type = \"sglang\""),
+        &[
+            "group p",
+            "group d",
+            "vllm in one and sglang in the other",
+            "namespace of its own",
+        ],
+    );
+    // Pools that never meet, by their namespace or for lack of a rendezvous, may differ.
+    said(&pools(
+        meet,
+        "engine_type = \"sglang\"\nendpoint = \"dyn://other.backend.generate\"",
+    ));
+    said(&pools("", "engine_type = \"sglang\""));
+    said(&pools(meet, "block_size = 32"));
+}
+
+#[test]
 fn settings_of_the_scheduler_are_accepted() {
     let scene = Scene::new();
     let flags = [
@@ -471,12 +519,47 @@ fn ports_are_listed_one_per_worker() {
     let scene = Scene::new();
     assert_refused(
         &scene.run(&["--bootstrap-ports", "9000,9001"]),
-        &["--bootstrap-ports 9000,9001", "2 ports for 1 workers"],
+        &[
+            "--bootstrap-ports 9000,9001",
+            "lists 2 ports for the 1 worker; give one port per worker",
+        ],
     );
     assert_refused(
         &scene.run(&["--bootstrap-ports", "x"]),
         &["--bootstrap-ports x", "comma separated"],
     );
+    assert_refused(
+        &scene.run(&["--bootstrap-ports", ""]),
+        &["--bootstrap-ports", "is an empty list"],
+    );
+    let prefill = "[[group]]\nname = \"p\"\ndisaggregation_mode = \"prefill\"\nnum_workers = 2\n";
+    let with = |ports: &str, flags: &[&str]| scene.with_file(&format!("{prefill}{ports}\n"), flags);
+    let printed = said(&with("bootstrap_ports = [9000, 0]", &[]));
+    assert!(line(&printed, "bootstrap_ports").starts_with("bootstrap_ports = \"9000,0\"  # "));
+    said(&with("bootstrap_ports = [0, 0]", &[]));
+    said(&with("zmq_kv_events_ports = [9000, 9010]", &[]));
+    for (ports, flags, words) in [
+        (
+            "bootstrap_ports = [9000]",
+            &[][..],
+            "lists 1 port for the 2 workers of group p",
+        ),
+        (
+            "",
+            &["--bootstrap-ports", "1,2,3"],
+            "--bootstrap-ports 1,2,3 lists 3 ports for the 2 workers of group p",
+        ),
+        ("bootstrap_ports = [9000, 9000]", &[], "lists port 9000 twice"),
+        ("bootstrap_ports = []", &[], "is an empty list"),
+        ("bootstrap_ports = [true]", &[], "must be port numbers"),
+        (
+            "bootstrap_ports = [70000, 1]",
+            &[],
+            "must be port numbers from 0 to 65535",
+        ),
+    ] {
+        assert_refused(&with(ports, flags), &[words]);
+    }
     assert_refused(
         &scene.run(&["--zmq-replay-ports", "9000"]),
         &["requires --zmq-kv-events-ports"],

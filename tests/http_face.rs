@@ -98,6 +98,7 @@ impl Worker {
             limits,
             active: Arc::default(),
             metrics: Arc::new(|| "vllm:num_requests_running 0.0\n".to_owned()),
+            faults: None,
         };
         let face = Face::bind(SocketAddr::from(([127, 0, 0, 1], 0)), config).unwrap();
         Self {
@@ -1065,6 +1066,14 @@ async fn a_body_that_is_too_long_or_never_ends_is_refused() {
         .await;
     assert_eq!(reply.error().0, 413);
 
+    // Larger than the sockets' buffers: the client is still writing when the answer is due.
+    let huge = json!({ "prompt": "x".repeat(8 << 20) }).to_string();
+    let reply = Client::send(&worker.face, "POST", "/v1/completions", "", huge.as_bytes())
+        .await
+        .reply()
+        .await;
+    assert_eq!(reply.error().0, 413);
+
     let mut stream = TcpStream::connect(worker.face.address()).await.unwrap();
     let head = b"POST /v1/completions HTTP/1.1\r\nhost: w\r\ntransfer-encoding: chunked\r\n\r\n";
     stream.write_all(head).await.unwrap();
@@ -1283,6 +1292,7 @@ async fn a_taken_port_is_named() {
         limits: FaceLimits::default(),
         active: Arc::default(),
         metrics: Arc::new(String::new),
+        faults: None,
     };
     let error = Face::bind(worker.face.address(), config).unwrap_err().to_string();
     assert!(

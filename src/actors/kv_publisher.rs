@@ -97,8 +97,8 @@ impl KvPublisher {
         for listener in &self.listeners {
             listener(&events);
         }
-        if !self.post.table().is_quiet::<EventFault>() || !self.spoiler.is_empty() {
-            return self.publish_disturbed(events, ctx);
+        if self.is_disturbed() {
+            return self.publish_disturbed(|journal| journal.record(events), ctx);
         }
         let before = self.journal.last_event_id();
         let payloads = self.journal.record(events);
@@ -107,6 +107,10 @@ impl KvPublisher {
         if self.stream.is_to_restate() {
             self.restate();
         }
+    }
+
+    fn is_disturbed(&self) -> bool {
+        !self.post.table().is_quiet::<EventFault>() || !self.spoiler.is_empty()
     }
 
     fn restate(&mut self) {
@@ -124,7 +128,13 @@ impl KvPublisher {
 }
 
 impl KvPublisher {
-    fn publish_lower(&mut self, events: &[TierEvent]) {
+    fn publish_lower(&mut self, events: &[TierEvent], ctx: &mut Context<Self>) {
+        if events.is_empty() {
+            return;
+        }
+        if self.is_disturbed() {
+            return self.publish_disturbed(|journal| journal.record_lower(events), ctx);
+        }
         for payload in self.journal.record_lower(events) {
             self.stream.publish(&payload, Clock::unix_ms());
         }
@@ -157,7 +167,7 @@ impl Handler<Publish> for KvPublisher {
         match message {
             Publish::Events(events, lower) => {
                 self.publish(events, ctx);
-                self.publish_lower(&lower);
+                self.publish_lower(&lower, ctx);
             }
             Publish::Replace(blocks, lower) => {
                 let mut events = vec![KvEvent::Cleared];
@@ -166,8 +176,8 @@ impl Handler<Publish> for KvPublisher {
                     blocks: vec![block],
                 }));
                 self.publish(events, ctx);
-                self.publish_lower(&self.journal.lower_withdrawals());
-                self.publish_lower(&lower);
+                self.publish_lower(&self.journal.lower_withdrawals(), ctx);
+                self.publish_lower(&lower, ctx);
             }
         }
     }

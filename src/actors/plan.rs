@@ -10,10 +10,10 @@ use tokio::runtime::Handle;
 
 use super::clock::Clock;
 use super::recovery::RecoveryLimits;
-use super::registrar::StoreHealth;
 use super::rendezvous::TransferModel;
+use super::store_health::StoreHealth;
 use super::supervision::RestartPolicy;
-use crate::engine::{EngineConfig, EngineKind, WorkerRole};
+use crate::engine::{EngineConfig, WorkerRole};
 use crate::faults::Journal;
 use crate::transport::discovery::{Discovery, EndpointName};
 use crate::transport::event_plane::EventPlane;
@@ -51,6 +51,8 @@ pub struct GroupPlan {
     pub engine: EngineConfig,
     /// How long KV travels.
     pub transfer: TransferModel,
+    /// Longest wait of one side of a handoff for the other.
+    pub pairing_timeout: Duration,
     /// Longest handoff, modelled transfer not included.
     pub handoff_timeout: Duration,
     /// Log every change of a KV cache.
@@ -76,11 +78,7 @@ pub struct GroupPlan {
 impl GroupPlan {
     /// What selectors may ask for besides the name.
     pub(super) fn labels(&self) -> Vec<(String, String)> {
-        let engine = match self.engine.kind {
-            EngineKind::Vllm => "vllm",
-            EngineKind::Sglang => "sglang",
-            EngineKind::Trtllm => "trtllm",
-        };
+        let engine = self.engine.kind.word();
         let role = match self.engine.role {
             WorkerRole::Aggregated => "agg",
             WorkerRole::Prefill => "prefill",
@@ -186,7 +184,9 @@ pub struct Shared {
     /// Where workers announce themselves.
     pub discovery: Discovery,
     /// Whether it answers.
-    pub(super) store_health: StoreHealth,
+    pub store_health: StoreHealth,
+    /// How long it may fail before the first registration of all workers; then the launch is given up.
+    pub registration_limit: Duration,
     /// Makes the NATS connections of workers that have their own; `None`: no group uses NATS.
     pub nats: Option<NatsConnector>,
     /// Host that request listeners advertise.
@@ -212,6 +212,15 @@ pub struct Shared {
 }
 
 impl Shared {
+    /// The same with a limit for registrations; there is none unless it is said.
+    #[must_use]
+    pub fn registered_within(self, registration_limit: Duration) -> Self {
+        Self {
+            registration_limit,
+            ..self
+        }
+    }
+
     /// The parts that need no decision are made here.
     pub fn new(
         pool: Handle,
@@ -233,6 +242,7 @@ impl Shared {
             journal: Arc::new(Journal::new(move || clock.now())),
             discovery,
             store_health: StoreHealth::default(),
+            registration_limit: Duration::MAX,
             nats,
             tcp_advertise,
             tcp_limits,

@@ -92,7 +92,7 @@ pub struct Rank {
     /// The publisher missed events and has to take over the whole cache with the next ones.
     resync: bool,
     /// A timer runs for the end of a transfer below the GPU.
-    waking: bool,
+    wakes_at: Option<SimTime>,
     reported_blocks: Option<u32>,
     native: Option<NativeFeed>,
     handoffs: Handoffs,
@@ -169,6 +169,7 @@ impl Rank {
     pub(super) fn new(parts: RankParts) -> Self {
         let faults = RankFaults::new(parts.faults);
         parts.gauge.set_stuck(faults.hangs);
+        parts.gauge.set_starts_at(parts.starts_at);
         Self {
             index: parts.rank,
             engine: parts.engine,
@@ -185,7 +186,7 @@ impl Rank {
             activity: Activity::Idle,
             pass: Pass::default(),
             resync: false,
-            waking: false,
+            wakes_at: None,
             reported_blocks: None,
             native: parts.native.then(NativeFeed::default),
             handoffs: Handoffs::new(parts.handoffs),
@@ -202,6 +203,7 @@ impl Rank {
             return;
         }
         for _ in 0..SLICE {
+            self.lose_capacity();
             if !self.engine.step_into(start, &mut self.pass) {
                 self.wake_later(ctx);
                 return;
@@ -371,6 +373,7 @@ impl Rank {
         self.resync = publisher.try_send(Publish::Events(events, lower)).is_err();
         if self.resync {
             metrics::counter!("ghostfleet_kv_event_batches_lost_total").increment(1);
+            self.gauge.count_lost_event_batch();
         }
     }
 
@@ -397,12 +400,13 @@ impl Rank {
 
     /// Nothing can run, but transfers below the GPU may end; what they change is told when they do.
     fn wake_later(&mut self, ctx: &mut Context<Self>) {
-        let Some(at) = self.engine.wakes_at().filter(|_| !self.waking) else {
+        let Some(at) = self.engine.wakes_at() else { return };
+        if self.wakes_at.is_some_and(|set| set <= at) {
             return;
-        };
-        self.waking = true;
-        ctx.run_later(at.since(self.clock.now()), |rank, ctx| {
-            rank.waking = false;
+        }
+        self.wakes_at = Some(at);
+        ctx.run_later(at.since(self.clock.now()), move |rank, ctx| {
+            rank.wakes_at.take_if(|set| *set == at);
             rank.pump(rank.clock.now(), ctx);
             rank.settle();
         });

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::liveness::Cause;
 use crate::types::SimTime;
 
 /// How patient a parent is with a child.
@@ -40,11 +41,23 @@ pub enum Verdict {
     GiveUp,
 }
 
+impl Verdict {
+    /// The wait before the replacement, if there will be one.
+    pub fn backoff(self) -> Option<Duration> {
+        match self {
+            Self::RestartAfter(wait) => Some(wait),
+            Self::GiveUp => None,
+        }
+    }
+}
+
 /// What became of an actor's last death, for whoever looks.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Supervised {
     /// Actor path.
     pub path: String,
+    /// How it came to its end.
+    pub cause: Cause,
     /// Deaths since the start.
     pub deaths_total: u64,
     /// Deaths that count against the budget, the last one included.
@@ -55,24 +68,29 @@ pub struct Supervised {
     pub window_s: f64,
     /// When it died last, ms since the fleet started.
     pub died_at_ms: f64,
-    /// Wait from that death to its replacement, ms; `None`: the budget is used up, and what it belongs to is given up.
+    /// Wait from that death to its replacement, ms. `None`: the budget is used up, and what it belongs to is given up; or
+    /// it is a worker that was killed by request, which stays dead until it is restarted by request.
     pub backoff_ms: Option<f64>,
 }
 
 impl Supervised {
-    /// After `verdict` about a death at `now`.
-    pub fn new(path: String, restarts: &Restarts, policy: &RestartPolicy, now: SimTime, verdict: Verdict) -> Self {
+    /// After a death at `now` that is made good after `backoff`, or never by itself.
+    pub fn new(
+        (path, cause): (String, Cause),
+        restarts: &Restarts,
+        policy: &RestartPolicy,
+        now: SimTime,
+        backoff: Option<Duration>,
+    ) -> Self {
         Self {
             path,
+            cause,
             deaths_total: restarts.total,
             deaths_in_window: restarts.recent(),
             budget: policy.budget,
             window_s: policy.window.as_secs_f64(),
             died_at_ms: now.as_ms(),
-            backoff_ms: match verdict {
-                Verdict::RestartAfter(wait) => Some(wait.as_secs_f64() * 1e3),
-                Verdict::GiveUp => None,
-            },
+            backoff_ms: backoff.map(|wait| wait.as_secs_f64() * 1e3),
         }
     }
 }
@@ -100,6 +118,11 @@ impl Restarts {
             .first_backoff
             .saturating_mul(2u32.saturating_pow(earlier.min(16)));
         Verdict::RestartAfter(backoff.min(policy.max_backoff))
+    }
+
+    /// Records a death by request that nobody makes good: it does not count against the budget.
+    pub fn on_kill(&mut self) {
+        self.total += 1;
     }
 
     /// Deaths that count against the budget.

@@ -8,7 +8,7 @@
 //! | [`openapi`] | the table of its paths, and the document made from it |
 
 mod answer;
-mod component_page;
+mod counters;
 mod exporter;
 mod live;
 pub mod openapi;

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use actix::prelude::*;
 use tokio::runtime::{Builder, Runtime};
@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use super::disaggregation;
 use super::offer::Offer;
 use super::planes::Planes;
-use super::{Budget, Cluster, Facts, StartError};
+use super::{Budget, Cluster, Facts, StartError, doubts};
 use crate::actors::control::Control;
 use crate::actors::fault_desk::FaultDesk;
 use crate::actors::fleet::{Fleet, Launch};
@@ -22,11 +22,14 @@ use crate::admin::server::AdminDoor;
 use crate::admin::status::StatusServer;
 use crate::config::{Config, Group, Ports};
 use crate::engine::{EngineConfig, WorkerRole};
+use crate::faults::Journal;
+use crate::faults::journal::Addressee;
 use crate::model::Model;
 use crate::model::card::{CardOptions, Role};
 use crate::transport::discovery::Discovery;
+use crate::transport::request_plane::endpoint::EndpointTable;
 use crate::transport::request_plane::tcp::server::Limits;
-use crate::types::WorkerId;
+use crate::types::{InstanceId, WorkerId};
 
 /// Threads for sockets. More would not help: the work is short and the arbiters need the cores too.
 const POOL_THREADS: usize = 2;
@@ -58,11 +61,15 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
     for (group, plan) in config.groups.iter().zip(groups) {
         planned.push(Arc::new(plan(planes.requests(group)?, planes.events(group)?)));
     }
-    warn_of_doubts(config);
+    for doubt in doubts::of(config, SystemTime::now()) {
+        tracing::warn!("{doubt}");
+    }
     let workers = plan_workers(config, &planned);
+    let endpoints = planes.endpoints();
     let (server, requests) = planes.listener();
+    let outlets = planes.outlets();
     let connector = planes.into_connector();
-    let shared = Arc::new(Shared::new(
+    let shared = Shared::new(
         pool.handle().clone(),
         discovery,
         connector,
@@ -70,7 +77,11 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
         (config.event_host, config.event_advertise),
         config.tls.clone(),
         config.max_open_requests,
-    ));
+    );
+    let shared = Arc::new(shared.registered_within(config.registration_limit));
+    if let Some(endpoints) = endpoints {
+        note_strays(&endpoints, &planned, Arc::clone(&shared.journal));
+    }
     let registry = Arc::new(Registry::default());
     let (launch_sender, launch) = watch::channel(Launch::Starting { registered: 0 });
     let status = config.status.as_ref().map(|options| {
@@ -78,6 +89,7 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
         StatusServer::start(
             options,
             Arc::clone(&registry),
+            shared.store_health.clone(),
             launch.clone(),
             shared.clock,
             pool.handle(),
@@ -95,10 +107,13 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
         threads: 1 + arbiters + POOL_THREADS + BLOCKING_THREADS,
         budget,
         model_dir: model.dir.clone(),
+        token_ids: model.info.generated_ids,
     };
+    let store_health = shared.store_health.clone();
     let stagger = config.stagger;
     let own = Arc::clone(&registry);
     let (journal, clock, seed) = (Arc::clone(&shared.journal), shared.clock, config.seed);
+    let discovery = shared.discovery.clone();
     let desk = {
         let (registry, journal) = (Arc::clone(&registry), Arc::clone(&journal));
         move |fleet| FaultDesk::new(seed, registry, journal, fleet, clock)
@@ -113,6 +128,7 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
         registry,
         journal,
         clock,
+        discovery,
         launch: launch.clone(),
     };
     let admin = admin.map(|door| door.serve(control.clone(), pool.handle()));
@@ -120,6 +136,8 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
         control,
         launch,
         facts,
+        store_health,
+        outlets,
         system,
         thread: Some(thread),
         _server: server,
@@ -129,18 +147,23 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
     })
 }
 
-/// Says what works but is likely not meant, or will not be for long.
-fn warn_of_doubts(config: &Config) {
-    if let Some(doubt) = config.tls.doubt() {
-        tracing::warn!("{doubt}");
-    }
-    for group in config.groups.iter().filter(|group| group.durable_kv_events) {
-        tracing::warn!(
-            group = %group.name,
-            "--durable-kv-events is deprecated: routers after Dynamo 1.3 do not read JetStream and will route these \
-             workers without knowing their caches; drop it to publish live events with recovery"
-        );
-    }
+/// Requests for instances that are gone are noted for whoever follows requests; paths begin with the instance id in
+/// hexadecimal.
+fn note_strays(endpoints: &EndpointTable, groups: &[Arc<GroupPlan>], journal: Arc<Journal>) {
+    let without_id = |path: &str| path.split_once('/').map(|(_, rest)| rest.to_owned());
+    let served: Vec<String> = groups
+        .iter()
+        .filter_map(|group| without_id(&group.endpoint.request_path(InstanceId(0))))
+        .collect();
+    endpoints.watch_strays(move |path| {
+        let path = std::str::from_utf8(path).ok().and_then(|path| path.split_once('/'));
+        if let Some((id, rest)) = path
+            && served.iter().any(|name| name == rest)
+            && let Ok(instance) = u64::from_str_radix(id, 16)
+        {
+            journal.note_arrival(Addressee::Gone(instance), "");
+        }
+    });
 }
 
 /// Starts the actor system on its own thread.
@@ -235,6 +258,7 @@ fn plan_group(
         recorded,
         engine,
         transfer,
+        pairing_timeout: group.disaggregation.pairing_timeout,
         handoff_timeout: group.disaggregation.session_timeout,
         requests,
         events,
@@ -295,15 +319,15 @@ fn plan_workers(config: &Config, groups: &[Arc<GroupPlan>]) -> Vec<WorkerPlan> {
 
 fn plan_native(config: &Config, worker: u32, engine: &EngineConfig) -> Option<NativePlan> {
     let native = config.native.as_ref()?;
-    let at = |ports: &[Option<u16>]| {
+    let at = |host, ports: &[Option<u16>]| {
         let port = (*ports.get(worker as usize)?)?;
-        Some(SocketAddr::new(native.host, port))
+        Some(SocketAddr::new(host, port))
     };
     let topic = native.topic.replace("{worker}", &WorkerId(worker).to_string());
     Some(NativePlan {
-        events: at(&native.ports)?,
+        events: at(native.host, &native.ports)?,
         connect: native.connect,
-        replay: at(&native.replay_ports),
+        replay: at(native.replay_host, &native.replay_ports),
         replay_topic: native.replay_topic,
         encoding: native.encoding_of(engine),
         topic: topic.replace("{model}", &config.model_name),

@@ -14,7 +14,7 @@ use crate::transport::request_plane::Codec;
 
 impl Settings {
     /// Settings that may differ from group to group; the others belong to the whole fleet.
-    pub const GROUP_KEYS: [&'static str; 90] = [
+    pub const GROUP_KEYS: [&'static str; 100] = [
         "endpoint",
         "num_workers",
         "data_parallel_size",
@@ -33,6 +33,7 @@ impl Settings {
         "scheduling_policy",
         "watermark",
         "long_prefill_token_threshold",
+        "long_prefill_token_threshold_adaptive",
         "scheduler_reserve_full_isl",
         "prefill_schedule_interval",
         "sglang_schedule_policy",
@@ -42,6 +43,8 @@ impl Settings {
         "sglang_clip_max_new_tokens",
         "sglang_schedule_conservativeness",
         "sglang_radix_eviction_policy",
+        "sglang_tlru_threshold",
+        "sglang_tlru_next_prompt_estimate",
         "sglang_prefill_decode_interval",
         "trtllm_capacity_scheduler_policy",
         "eviction_backend",
@@ -77,14 +80,21 @@ impl Settings {
         "is_prefill_worker",
         "is_decode_worker",
         "bootstrap_ports",
+        "handoff_pairing_timeout_ms",
         "handoff_session_timeout_ms",
         "decode_local_prefill",
         "kv_transfer_bandwidth",
         "kv_transfer_timing_mode",
         "kv_cache_dtype",
         "kv_bytes_per_token",
+        "kv_cache_bytes_per_token",
+        "num_host_blocks",
+        "host_offload_d2h_bandwidth_gbps",
+        "host_offload_h2d_bandwidth_gbps",
+        "host_offload_latency_ms",
         "num_g2_blocks",
         "num_g3_blocks",
+        "g3_latency_ms",
         "enable_g4_storage",
         "offload_batch_size",
         "bandwidth_g1_to_g2_gbps",
@@ -167,6 +177,7 @@ impl Settings {
             nats_server: Some("nats://localhost:4222".into()),
             nats_connections: Some(NatsConnections::Shared),
             nats_connect_timeout: Some(Finite::literal(30.0)),
+            registration_timeout: Some(Finite::literal(60.0)),
             zmq_broker_enabled: Some(false),
             ..Self::default()
         }

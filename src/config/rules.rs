@@ -38,6 +38,7 @@ const RANGES: &[(&str, Range)] = &[
     ("sglang_chunked_prefill_size", Positive),
     ("sglang_clip_max_new_tokens", Positive),
     ("sglang_schedule_conservativeness", NonNegative),
+    ("handoff_pairing_timeout_ms", Positive),
     ("handoff_session_timeout_ms", Positive),
     ("offload_batch_size", Positive),
     ("aic_tp_size", Positive),
@@ -51,6 +52,10 @@ const RANGES: &[(&str, Range)] = &[
     ("startup_time", NonNegative),
     ("etcd_connect_timeout", NonNegative),
     ("kv_transfer_bandwidth", NonNegative),
+    ("host_offload_d2h_bandwidth_gbps", NonNegative),
+    ("host_offload_h2d_bandwidth_gbps", NonNegative),
+    ("host_offload_latency_ms", NonNegative),
+    ("g3_latency_ms", NonNegative),
     ("bandwidth_g1_to_g2_gbps", NonNegative),
     ("bandwidth_g2_to_g1_gbps", NonNegative),
     ("bandwidth_g2_to_g3_gbps", NonNegative),
@@ -84,6 +89,11 @@ impl Range {
     }
 }
 
+/// A share of a GPU's memory says how many blocks there are only with a model of the GPU and of what the model's weights
+/// take of it.
+const KV_ESTIMATE: &str =
+    "the estimate of KV blocks from the AIC performance model (give --num-gpu-blocks-override instead)";
+
 /// Settings that other parts of the engine will carry out, with the name of the part. Only values that ask for nothing
 /// are accepted.
 const NOT_BUILT_IN: &[(&str, &str)] = &[
@@ -101,9 +111,9 @@ const NOT_BUILT_IN: &[(&str, &str)] = &[
     ("aic_fmha_dtype", "the AIC performance model"),
     ("aic_kv_cache_dtype", "the AIC performance model"),
     ("aic_comm_dtype", "the AIC performance model"),
-    ("gpu_memory_utilization", "the estimate of KV blocks"),
-    ("mem_fraction_static", "the estimate of KV blocks"),
-    ("free_gpu_memory_fraction", "the estimate of KV blocks"),
+    ("gpu_memory_utilization", KV_ESTIMATE),
+    ("mem_fraction_static", KV_ESTIMATE),
+    ("free_gpu_memory_fraction", KV_ESTIMATE),
     ("router_queue_policy", "the replay's router"),
     ("response_plane", "the QUIC response plane"),
 ];
@@ -126,6 +136,14 @@ pub(super) fn check_ranges(layered: &Layered) -> Result<(), ConfigError> {
 /// comparisons with the peer run it, is the same whatever they say.
 const NOT_OF_THE_ENGINE: &[&str] = &["zmq_kv_events_ports", "zmq_replay_ports", "router_queue_policy"];
 
+/// What to say instead.
+fn way_out(key: &str) -> &'static str {
+    match key {
+        "response_plane" => "; use tcp, here and on the frontends (DYN_RESPONSE_PLANE)",
+        _ => "",
+    }
+}
+
 /// Words that ask for what is there anyway.
 const NOTHING_ASKED: &[(&str, &str)] = &[("response_plane", "tcp")];
 
@@ -145,7 +163,7 @@ pub(super) fn check_built_in(layered: &Layered, live: bool) -> Result<(), Config
             return Err(refused(
                 layered,
                 key,
-                &format!("asks for {part}, which this build does not have"),
+                &format!("asks for {part}, which this build does not have{}", way_out(key)),
             ));
         }
     }

@@ -84,6 +84,14 @@ impl Client {
         &self.url
     }
 
+    /// It answers, but not as a fleet does.
+    pub(super) fn not_a_fleet(&self, reason: String) -> ClientError {
+        ClientError::NotAFleet {
+            url: self.url.clone(),
+            reason,
+        }
+    }
+
     fn bearer(&self) -> String {
         self.token
             .as_ref()
@@ -126,10 +134,7 @@ impl Client {
             reason: error.to_string(),
         })?;
         let status = response.status().as_u16();
-        let not_a_fleet = |reason: String| ClientError::NotAFleet {
-            url: self.url.clone(),
-            reason,
-        };
+        let not_a_fleet = |reason: String| self.not_a_fleet(reason);
         let text = response
             .body_mut()
             .with_config()

@@ -19,7 +19,7 @@ mod fleet;
 mod flight;
 mod harness;
 mod held;
-mod html;
+pub(crate) mod html;
 mod live;
 mod planner;
 mod prompt;

@@ -7,16 +7,17 @@ use super::super::inspect::Look;
 use super::{Activity, Rank};
 use crate::types::RequestId;
 
-/// Asks whether the rank has a request.
+/// Asks whether the rank has a request; if so, what its handoff waits for, in words.
 #[derive(Message)]
-#[rtype(result = "bool")]
+#[rtype(result = "Option<Vec<String>>")]
 pub(in super::super) struct Holds(pub(in super::super) RequestId);
 
 impl Handler<Holds> for Rank {
-    type Result = bool;
+    type Result = MessageResult<Holds>;
 
     fn handle(&mut self, Holds(id): Holds, _: &mut Self::Context) -> Self::Result {
-        self.streams.contains_key(&id)
+        let held = self.streams.contains_key(&id);
+        MessageResult(held.then(|| self.handoffs.waits_for(id).into_iter().collect()))
     }
 }
 

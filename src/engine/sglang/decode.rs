@@ -31,7 +31,7 @@ impl Sglang {
         }
         self.make_room(self.decode_headroom());
         pass.ends_at = now + self.decode_time();
-        if let Some(record) = &mut self.record {
+        if let Some(record) = &mut self.listing.schedule {
             record.extend(self.running.iter().map(|lane| (lane.id, 1)));
         }
         self.mark_last_tokens();
@@ -120,7 +120,7 @@ impl Sglang {
     }
 
     fn emit(&self, pass: &mut Pass) {
-        match self.detail {
+        match self.listing.detail {
             OutputDetail::EveryToken => {
                 for lane in self.running.iter() {
                     self.emit_token(lane, pass);
@@ -228,9 +228,14 @@ impl Sglang {
             }
         }
         if !self.has_room() {
-            let at = self.leave(0);
-            self.full = false;
-            self.abort(at);
+            if self.withheld > 0 {
+                // There will be room when its pages come back.
+                self.send_back(0, pass);
+            } else {
+                let at = self.leave(0);
+                self.full = false;
+                self.abort(at);
+            }
         } else if self.rules.is_real() {
             self.reorder(&victims);
         }

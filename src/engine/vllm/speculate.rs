@@ -18,7 +18,7 @@ impl Vllm {
         // Room for the longest bursts is made whatever the draws bring.
         self.pool
             .make_room(self.longest_bursts().min(self.pool.available()), &mut pass.kv_events);
-        pass.note_cache_changes(self.pool.active(), self.pool.inactive());
+        pass.note_cache_changes(self.used_blocks(), self.pool.inactive());
         let drafts = self.rules.drafts;
         for index in 0..self.lanes.len() {
             let Some((len, left)) = self.to_come(&self.lanes[index], drafts + 1) else {
@@ -111,7 +111,7 @@ impl Vllm {
         for index in first..first + lane.burst {
             let last = index + 1 == first + lane.burst;
             let milestone = index == 0 || (last && lane.finish.is_some());
-            if self.detail == OutputDetail::Milestones && !milestone {
+            if self.listing.detail == OutputDetail::Milestones && !milestone {
                 continue;
             }
             pass.outputs.push(Output::Token {

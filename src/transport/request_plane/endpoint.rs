@@ -1,6 +1,7 @@
 //! What stands behind an endpoint path, and the table from paths to endpoints.
 
-use std::sync::Arc;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use dashmap::DashMap;
@@ -22,6 +23,9 @@ pub struct Call {
 pub trait Endpoint: Send + Sync {
     /// Takes or refuses a call. After [`Ack::Accepted`] the endpoint dials back by itself.
     fn accept(self: Arc<Self>, call: Call) -> Ack;
+
+    /// A call came for it that does not say who calls.
+    fn count_invalid(&self) {}
 }
 
 /// Lets the endpoint that was found take or refuse a request, whatever plane brought it. `payload` is a two-part frame;
@@ -38,25 +42,42 @@ fn decide(endpoint: Option<Arc<dyn Endpoint>>, path: &[u8], payload: &Bytes) -> 
     let Some(endpoint) = endpoint else {
         return Ack::Unavailable(format!("unknown endpoint {}", String::from_utf8_lossy(path)));
     };
-    let header = match two_part::split(payload) {
-        Ok((header, _)) => header,
-        Err(error) => return Ack::Unavailable(error.to_string()),
-    };
-    match control::decode(header) {
-        Ok(control) => endpoint.accept(Call {
+    let read = two_part::split(payload)
+        .map_err(|error| error.to_string())
+        .and_then(|(header, _)| {
+            Ok((
+                control::decode(header).map_err(|error| error.to_string())?,
+                header.len(),
+            ))
+        });
+    match read {
+        Ok((control, header_bytes)) => endpoint.accept(Call {
             control,
-            body: payload.slice(two_part::PREFIX_BYTES + header.len()..),
+            body: payload.slice(two_part::PREFIX_BYTES + header_bytes..),
         }),
-        Err(error) => Ack::Unavailable(error.to_string()),
+        Err(why) => {
+            endpoint.count_invalid();
+            Ack::Unavailable(why)
+        }
     }
 }
 
 type Paths = DashMap<Box<[u8]>, Arc<dyn Endpoint>>;
 
+/// Hears of requests to paths that nobody serves.
+type Watch = Box<dyn Fn(&[u8]) + Send + Sync>;
+
 /// Paths of one listener. Read for every request, written when a worker comes or goes.
 #[derive(Default, Clone)]
 pub struct EndpointTable {
     paths: Arc<Paths>,
+    strays: Arc<OnceLock<Watch>>,
+}
+
+impl fmt::Debug for EndpointTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "EndpointTable({} paths)", self.paths.len())
+    }
 }
 
 impl EndpointTable {
@@ -72,7 +93,19 @@ impl EndpointTable {
 
     /// The endpoint behind `path`.
     pub fn get(&self, path: &[u8]) -> Option<Arc<dyn Endpoint>> {
-        self.paths.get(path).map(|entry| Arc::clone(&entry))
+        let found = self.paths.get(path).map(|entry| Arc::clone(&entry));
+        if found.is_none()
+            && let Some(watch) = self.strays.get()
+        {
+            watch(path);
+        }
+        found
+    }
+
+    /// From now on `watch` hears the path of each request that nobody serves. The first watch stays.
+    pub fn watch_strays(&self, watch: impl Fn(&[u8]) + Send + Sync + 'static) {
+        // A second one would be told of half of the requests.
+        let _ = self.strays.set(Box::new(watch));
     }
 }
 
@@ -96,6 +129,17 @@ mod tests {
     }
 
     #[test]
+    fn who_watches_hears_of_requests_that_nobody_serves() {
+        let table = EndpointTable::default();
+        table.insert("a/b", Arc::new(Takes));
+        let heard = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let notes = Arc::clone(&heard);
+        table.watch_strays(move |path| notes.lock().unwrap().push(path.to_vec()));
+        assert!(table.get(b"a/b").is_some() && table.get(b"2a/b").is_none());
+        assert_eq!(*heard.lock().unwrap(), [b"2a/b".to_vec()]);
+    }
+
+    #[test]
     fn a_request_is_taken_or_refused_in_words_that_name_the_reason() {
         let address = "127.0.0.1:7".parse().unwrap();
         let good = control::encode("id", crate::transport::request_plane::Codec::Json, address, "s");
@@ -105,7 +149,7 @@ mod tests {
         let quic = br#"{"id":"a","connection_info":{"transport":"quic-response","info":"{}"}}"#;
         assert_eq!(
             ack(takes(), quic),
-            "Server unavailable: response plane quic not supported"
+            "Server unavailable: response plane quic not supported; use tcp (DYN_RESPONSE_PLANE)"
         );
         let short = dispatch(takes(), b"a/b", &Bytes::from_static(b"short")).text();
         assert!(

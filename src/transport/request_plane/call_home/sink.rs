@@ -43,11 +43,15 @@ struct Out {
     /// The socket has taken all of it but not sent all of it.
     inside: bool,
     phase: Phase,
+    /// Bytes that the socket has taken.
+    sent: u64,
     completion_tokens: u32,
     cached_tokens: u32,
     admitted: bool,
     /// Answers that have not ended.
     open_choices: u32,
+    /// An error was said.
+    failed: bool,
 }
 
 impl Out {
@@ -95,10 +99,12 @@ impl SocketSink {
             written: 0,
             inside: false,
             phase: Phase::Open,
+            sent: 0,
             completion_tokens: 0,
             cached_tokens: 0,
             admitted: false,
             open_choices: asked.choices,
+            failed: false,
         };
         let max_pending_bytes = limits.max_pending_bytes;
         Arc::new(Self {
@@ -134,6 +140,11 @@ impl SocketSink {
         self.out().pending_bytes()
     }
 
+    /// Bytes that the socket has taken so far.
+    pub fn sent_bytes(&self) -> u64 {
+        self.out().sent
+    }
+
     /// Whether the engine has begun with it.
     pub fn is_admitted(&self) -> bool {
         self.out().admitted
@@ -142,6 +153,11 @@ impl SocketSink {
     /// Tokens said so far.
     pub fn tokens(&self) -> u32 {
         self.out().completion_tokens
+    }
+
+    /// Whether it ended with an error.
+    pub(super) fn has_failed(&self) -> bool {
+        self.out().failed
     }
 
     /// Gives the answer up: nothing is written any more.
@@ -172,6 +188,7 @@ impl SocketSink {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(bytes) => {
                     out.written += bytes;
+                    out.sent += bytes as u64;
                     progress = true;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(progress),
@@ -314,6 +331,7 @@ impl TokenSink for SocketSink {
         let mut out = self.out();
         if out.phase == Phase::Open {
             response::write_failure(&mut out.buffer, self.codec, failure);
+            out.failed = true;
             self.end(&mut out);
         }
     }
