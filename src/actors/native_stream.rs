@@ -113,6 +113,18 @@ impl Handler<Look> for NativeStream {
     type Result = MessageResult<Look>;
 
     fn handle(&mut self, _: Look, _: &mut Self::Context) -> Self::Result {
-        MessageResult(json!({}))
+        let NativeParts {
+            topic,
+            socket,
+            ring,
+            next_sequence,
+            ..
+        } = &self.parts;
+        MessageResult(json!({
+            "next_sequence": next_sequence.load(Ordering::Relaxed),
+            "topic": String::from_utf8_lossy(topic),
+            "has_subscribers": socket.has_subscribers(topic),
+            "replayable": ring.is_some(),
+        }))
     }
 }

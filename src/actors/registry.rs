@@ -12,9 +12,10 @@ use super::engine_page::{self, PageRank};
 use super::fault_post::FaultPost;
 use super::gauge::{Lateness, RankGauge, RankSnapshot};
 use super::handoff_gauge::{HandoffGauge, HandoffSnapshot};
+use super::latency::RequestLatency;
 use super::liveness::Child;
 use super::path::ActorPath;
-use super::plan::GroupPlan;
+use super::plan::WorkerPlan;
 use super::recovery::RecoveryCounts;
 use super::supervision::Supervised;
 use crate::engine::EngineKind;
@@ -22,6 +23,7 @@ use crate::faults::Journal;
 use crate::faults::journal::Event;
 use crate::faults::select::Candidate;
 use crate::transport::discovery::EndpointName;
+use crate::transport::http::open::OpenRequests;
 use crate::transport::request_plane::call_home::generate::StreamCounts;
 use crate::types::{SimTime, WorkerId};
 
@@ -80,6 +82,20 @@ pub enum WorkerHealth {
 }
 
 impl WorkerHealth {
+    /// Every word that [`Self::word`] may say.
+    pub const WORDS: [&'static str; 8] = [
+        "planned", "starting", "ready", "draining", "left", "dead", "hung", "unlisted",
+    ];
+
+    /// Its name.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Hung => "hung",
+            Self::Unlisted => "unlisted",
+            Self::InState(state) => state.word(),
+        }
+    }
+
     /// Whether requests that come now are served.
     pub fn is_ready(self) -> bool {
         self == Self::InState(WorkerState::Ready)
@@ -105,7 +121,7 @@ pub struct WorkerEntry {
     /// Where its HTTP face listens.
     http: Mutex<Option<SocketAddr>>,
     pub(super) streams: Arc<StreamCounts>,
-    pub(super) http_requests: Arc<AtomicU32>,
+    pub(super) http_requests: Arc<OpenRequests>,
     pub(super) recovery: Arc<RecoveryCounts>,
     pub(super) handoffs: Arc<HandoffGauge>,
     pub(super) gauges: Vec<Arc<RankGauge>>,
@@ -115,13 +131,15 @@ pub struct WorkerEntry {
 }
 
 impl WorkerEntry {
-    pub(super) fn new(id: WorkerId, group: &GroupPlan, journal: Arc<Journal>) -> Self {
+    pub(super) fn new(plan: &WorkerPlan, journal: Arc<Journal>, latency: &Arc<RequestLatency>) -> Self {
+        let (id, group) = (plan.id, &plan.group);
+        let role = group.engine.role;
         let ranks = 0..group.data_parallel_size;
         Self {
             id,
             group: group.name.clone(),
             endpoint: group.endpoint.clone(),
-            labels: group.labels(),
+            labels: group.labels().into_iter().chain(plan.labels.iter().cloned()).collect(),
             model: Arc::clone(&group.model_name),
             kind: group.engine.kind,
             block_size: group.engine.block_size,
@@ -137,7 +155,8 @@ impl WorkerEntry {
             handoffs: Arc::default(),
             gauges: ranks.clone().map(|_| Arc::default()).collect(),
             metrics: ranks
-                .map(|_| Arc::new(EngineMetrics::new(group.engine.kind, group.max_model_len)))
+                .map(|_| EngineMetrics::new(group.engine.kind, group.max_model_len).watched_by(role, latency))
+                .map(Arc::new)
                 .collect(),
             faults: Arc::new(FaultPost::new(id, journal)),
             deaths: Mutex::default(),
@@ -167,6 +186,16 @@ impl WorkerEntry {
         let mut deaths = self.deaths.lock().unwrap_or_else(PoisonError::into_inner);
         deaths.retain(|earlier| earlier.path != death.path);
         deaths.push(death);
+    }
+
+    /// What selectors may ask for besides the group.
+    pub fn labels(&self) -> &[(String, String)] {
+        &self.labels
+    }
+
+    /// Its ranks.
+    pub fn ranks(&self) -> usize {
+        self.gauges.len()
     }
 
     /// Its group.
@@ -257,7 +286,7 @@ impl WorkerEntry {
         self.streams
             .open
             .load(Relaxed)
-            .saturating_add(self.http_requests.load(Relaxed))
+            .saturating_add(self.http_requests.active())
     }
 
     fn page_ranks(&self, label: bool) -> impl Iterator<Item = PageRank> {
@@ -401,6 +430,7 @@ pub struct InUse {
 #[derive(Debug, Default)]
 pub struct Registry {
     workers: DashMap<WorkerId, Arc<WorkerEntry>>,
+    latency: Arc<RequestLatency>,
 }
 
 impl Registry {
@@ -408,6 +438,11 @@ impl Registry {
         let entry = Arc::new(entry);
         self.workers.insert(entry.id, Arc::clone(&entry));
         entry
+    }
+
+    /// Times of the fleet's requests.
+    pub fn latency(&self) -> &Arc<RequestLatency> {
+        &self.latency
     }
 
     /// One worker.

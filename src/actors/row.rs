@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::registry::{Registry, WorkerEntry};
 use crate::faults::FaultId;
+use crate::types::SimTime;
 
 /// One worker in one line. Counters run since the worker's first start.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -16,6 +17,8 @@ pub struct WorkerRow {
     pub group: String,
     /// Where it is in its life.
     pub state: String,
+    /// The same, but `hung` or `unlisted` where a worker that should serve does not.
+    pub health: String,
     /// How often it has been built.
     pub incarnation: u32,
     /// Its id in discovery.
@@ -51,16 +54,17 @@ pub struct WorkerRow {
 }
 
 impl WorkerEntry {
-    /// It in one line.
-    pub fn row(&self) -> WorkerRow {
+    /// It in one line; `now` by the fleet's clock.
+    pub fn row(&self, now: SimTime) -> WorkerRow {
         let mut row = WorkerRow {
             path: self.id().to_string(),
             group: self.group().to_owned(),
             state: self.state().word().to_owned(),
+            health: self.health(now).word().to_owned(),
             incarnation: self.incarnation(),
             instance_id: self.instance_id(),
             open_streams: self.open_streams(),
-            requests_total: self.streams.accepted.load(Relaxed),
+            requests_total: self.streams.accepted.load(Relaxed) + self.http_requests.accepted(),
             cancelled_total: self.streams.cancelled.load(Relaxed),
             restarts: self.restarts(),
             faults: self.faults.table().ids(),
@@ -83,8 +87,8 @@ impl WorkerEntry {
 }
 
 impl Registry {
-    /// Every worker in one line, by position.
-    pub fn rows(&self) -> Vec<WorkerRow> {
-        self.entries().iter().map(|entry| entry.row()).collect()
+    /// Every worker in one line, by position; `now` by the fleet's clock.
+    pub fn rows(&self, now: SimTime) -> Vec<WorkerRow> {
+        self.entries().iter().map(|entry| entry.row(now)).collect()
     }
 }

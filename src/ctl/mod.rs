@@ -63,7 +63,10 @@ pub fn run(args: &CtlArgs) -> Result<(), CtlError> {
                 .collect::<Vec<_>>();
             show(&client.get("/v1/workers", &query)?, print::workers)
         }
-        CtlCommand::Show { actor } => show(&client.get(&format!("/v1/actors/{}", escaped(actor)), &[])?, pretty),
+        CtlCommand::Show { actor } => show(
+            &client.get(&format!("/v1/actors/{}", escaped(actor)), &[])?,
+            print::outline,
+        ),
         CtlCommand::Kill { target, panic } => {
             let word = if *panic { "panic" } else { "crash" };
             outcome(args, &client, &order(word, target, false)?)

@@ -51,7 +51,7 @@ fn ctl_looks_breaks_and_mends() {
     done(&admin, &["clear-cache", "*", "--event", "without"]);
     assert!(done(&admin, &["faults", "kinds"]).contains("events.gap"));
     assert!(done(&admin, &["faults", "journal"]).contains("crash w1"));
-    assert!(done(&admin, &["show", "w0/r0"]).contains("\"activity\""));
+    assert!(done(&admin, &["show", "w0/r0"]).contains("activity: idle"));
     done(&admin, &["restart", "w0", "--same-id"]);
     done(&admin, &["drain", "w2"]);
     assert!(done(&admin, &["why"]).contains("request"));

@@ -7,16 +7,16 @@ use super::super::inspect::Look;
 use super::{Activity, Rank};
 use crate::types::RequestId;
 
-/// Asks whether the rank has a request.
+/// Asks whether the rank has one of these requests.
 #[derive(Message)]
 #[rtype(result = "bool")]
-pub(in super::super) struct Holds(pub(in super::super) RequestId);
+pub(in super::super) struct Holds(pub(in super::super) Vec<RequestId>);
 
 impl Handler<Holds> for Rank {
     type Result = bool;
 
-    fn handle(&mut self, Holds(id): Holds, _: &mut Self::Context) -> Self::Result {
-        self.streams.contains_key(&id)
+    fn handle(&mut self, Holds(ids): Holds, _: &mut Self::Context) -> Self::Result {
+        ids.iter().any(|id| self.streams.contains_key(id))
     }
 }
 

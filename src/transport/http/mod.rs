@@ -6,6 +6,7 @@
 //! | `routes` | paths, bodies, small answers |
 //! | `body` -> `plan` | what was sent -> what is to be generated, all checks made |
 //! | `mailbox` -> `generation` | tokens from the rank -> text per choice, stop strings |
+//! | [`open`] | which requests are under way |
 //! | `answer`, `stream` | shapes of answers and chunks, server-sent events |
 //!
 //! Endpoints: `GET /health`, `/ping`, `/version`, `/load`, `/metrics`, `/v1/models`; `POST /v1/completions`, `/v1/chat/completions`,
@@ -26,6 +27,7 @@ mod generation;
 mod listener;
 mod logprobs;
 mod mailbox;
+pub mod open;
 mod patient;
 mod plan;
 mod routes;
@@ -35,13 +37,13 @@ mod stream;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use hyper::header::HeaderValue;
 use tokio_util::task::TaskTracker;
 
 use self::error::ApiError;
+use self::open::OpenRequests;
 use self::plan::Plan;
 use crate::model::tokenizer::ModelTokenizer;
 use crate::model::{Model, ModelError};
@@ -161,8 +163,8 @@ pub struct FaceConfig {
     pub model: Arc<FaceModel>,
     /// Bounds.
     pub limits: FaceLimits,
-    /// Counts the requests in generation.
-    pub active: Arc<AtomicU32>,
+    /// Has the requests in generation.
+    pub open: Arc<OpenRequests>,
     /// The worker's metrics.
     pub metrics: MetricsPage,
 }
@@ -174,7 +176,7 @@ struct FaceState {
     model: Arc<FaceModel>,
     limits: FaceLimits,
     /// Requests in generation.
-    active: Arc<AtomicU32>,
+    open: Arc<OpenRequests>,
     metrics: MetricsPage,
 }
 
@@ -200,7 +202,7 @@ pub struct Face {
     address: SocketAddr,
     shutdown: Shutdown,
     connections: TaskTracker,
-    active: Arc<AtomicU32>,
+    open: Arc<OpenRequests>,
 }
 
 impl Face {
@@ -214,14 +216,14 @@ impl Face {
         let worker_header = worker_header.map_err(|_| FaceError::WorkerName(config.worker.clone()))?;
         let listener = listener::listen(address).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let active = config.active;
+        let open = config.open;
         let state = Arc::new(FaceState {
             worker: config.worker,
             worker_header,
             intake: config.intake,
             model: config.model,
             limits: config.limits,
-            active: Arc::clone(&active),
+            open: Arc::clone(&open),
             metrics: config.metrics,
         });
         let shutdown = Shutdown::default();
@@ -231,7 +233,7 @@ impl Face {
             address,
             shutdown,
             connections,
-            active,
+            open,
         })
     }
 
@@ -255,7 +257,7 @@ impl Face {
 
     /// Requests in generation.
     pub fn active_requests(&self) -> u32 {
-        self.active.load(Ordering::Relaxed)
+        self.open.active()
     }
 
     /// Open connections.
