@@ -57,7 +57,6 @@ impl Browser {
             "--disable-sync",
             "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
         ]);
-        command.arg(format!("--window-size={width},{height}"));
         command.arg(format!("--user-data-dir={}", profile.path().display()));
         if std::fs::metadata("/proc/self").unwrap().uid() == 0 {
             command.arg("--no-sandbox");
@@ -94,13 +93,12 @@ impl Browser {
             session: None,
             _profile: profile,
         };
-        let target = browser.call(
-            "Target.createTarget",
-            &json!({"url": "about:blank", "width": width, "height": height}),
-        );
+        let target = browser.call("Target.createTarget", &json!({"url": "about:blank"}));
         let attach = json!({"targetId": target["targetId"], "flatten": true});
         let attached = browser.call("Target.attachToTarget", &attach);
         browser.session = attached["sessionId"].as_str().map(str::to_owned);
+        let screen = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
+        browser.call("Emulation.setDeviceMetricsOverride", &screen);
         browser.call("Page.enable", &json!({}));
         browser.call("Runtime.enable", &json!({}));
         browser.call("Log.enable", &json!({}));
@@ -201,6 +199,19 @@ impl Browser {
             let event = json!({"type": kind, "x": x, "y": y, "button": "left", "clickCount": 1});
             self.call("Input.dispatchMouseEvent", &event);
         }
+    }
+
+    /// Writes a picture of the page where `GHOSTFLEET_SCREENSHOTS` says, if it says so: for people to look at.
+    pub(crate) fn picture(&mut self, name: &str) {
+        let Some(folder) = std::env::var_os("GHOSTFLEET_SCREENSHOTS") else {
+            return;
+        };
+        let shot = self.call(
+            "Page.captureScreenshot",
+            &json!({"format": "png", "captureBeyondViewport": true}),
+        );
+        let path = std::path::Path::new(&folder).join(format!("{name}.png.base64"));
+        std::fs::write(path, shot["data"].as_str().unwrap()).unwrap();
     }
 
     /// Everything that the page complained of.

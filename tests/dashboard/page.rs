@@ -63,6 +63,7 @@ fn a_page_shows_512_workers_and_a_kill_within_a_second() {
     browser.until("document.getElementById('grid').dataset.dead === '1'");
     assert_eq!(browser.value(CELLS), json!([512, 1]));
     assert_eq!(browser.value("health(37)"), "dead");
+    browser.picture("fleet");
     assert!(
         browser.value("PLOTS[0].canvas.dataset.marks > 0").as_bool().unwrap(),
         "the plots mark it"
@@ -166,6 +167,7 @@ fn a_cell_opens_by_click_with_its_queue_and_the_shape_of_its_cache() {
     browser.until("document.getElementById('worker').textContent.includes('Queue (1)')");
     browser.until("health(5) === 'hung'");
     browser.until("document.getElementById('worker').textContent.includes('hang')");
+    browser.picture("worker");
     browser.click("#worker td button");
     browser.until("document.getElementById('confirm').open");
     let why = browser.value("document.getElementById('confirm-text').textContent");
