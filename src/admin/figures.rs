@@ -13,8 +13,7 @@ use crate::actors::control::Control;
 use crate::actors::fleet::Launch;
 use crate::actors::latency::{LatencyCounts, LatencyFigures};
 use crate::actors::registry::WorkerHealth;
-use crate::actors::row::WorkerRow;
-use crate::faults::FaultId;
+use crate::actors::row::{Columns, WorkerRow};
 use crate::types::SimTime;
 
 /// How much is told of each worker.
@@ -46,61 +45,6 @@ struct Name {
     group: String,
     labels: BTreeMap<String, String>,
     ranks: usize,
-}
-
-/// Figures of all workers, by position.
-#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Columns {
-    /// Position in the list of words that the names tell.
-    pub health: Vec<u8>,
-    /// How often it has been built.
-    pub incarnation: Vec<u32>,
-    /// Answers under way.
-    pub open_streams: Vec<u32>,
-    /// Requests in running batches.
-    pub running: Vec<u32>,
-    /// Requests that wait.
-    pub waiting: Vec<u32>,
-    /// KV blocks in use by requests.
-    pub active_blocks: Vec<u64>,
-    /// KV blocks that are cached and unused.
-    pub cached_blocks: Vec<u64>,
-    /// KV blocks.
-    pub total_blocks: Vec<u64>,
-    /// Tokens handed out.
-    pub tokens_total: Vec<u64>,
-    /// Prompt tokens of admitted requests.
-    pub prompt_tokens_total: Vec<u64>,
-    /// Those of them that came from the prefix cache.
-    pub cached_tokens_total: Vec<u64>,
-    /// Faults in force, for those that have any.
-    pub faults: BTreeMap<usize, Vec<FaultId>>,
-}
-
-impl Columns {
-    fn of(rows: &[WorkerRow]) -> Self {
-        let mut columns = Self::default();
-        for (position, row) in rows.iter().enumerate() {
-            let health = WorkerHealth::WORDS.iter().position(|word| *word == row.health);
-            columns
-                .health
-                .push(health.and_then(|at| u8::try_from(at).ok()).unwrap_or(u8::MAX));
-            columns.incarnation.push(row.incarnation);
-            columns.open_streams.push(row.open_streams);
-            columns.running.push(row.running);
-            columns.waiting.push(row.waiting);
-            columns.active_blocks.push(row.active_blocks);
-            columns.cached_blocks.push(row.cached_blocks);
-            columns.total_blocks.push(row.total_blocks);
-            columns.tokens_total.push(row.tokens_total);
-            columns.prompt_tokens_total.push(row.prompt_tokens_total);
-            columns.cached_tokens_total.push(row.cached_tokens_total);
-            if !row.faults.is_empty() {
-                columns.faults.insert(position, row.faults.clone());
-            }
-        }
-        columns
-    }
 }
 
 /// What the columns of later samples mean.
@@ -174,39 +118,4 @@ fn sums(rows: &[WorkerRow]) -> Value {
         "preemptions_total": sum(|row| row.preemptions_total),
         "restarts": sum(|row| row.restarts),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn row(position: u32) -> WorkerRow {
-        WorkerRow {
-            path: format!("w{position}"),
-            health: if position == 3 { "hung" } else { "ready" }.to_owned(),
-            running: 200,
-            active_blocks: 16_000,
-            cached_blocks: 16_000,
-            total_blocks: 16_384,
-            tokens_total: 123_456_789,
-            prompt_tokens_total: 1_234_567_890,
-            cached_tokens_total: 1_234_567_890,
-            faults: if position == 5 { vec![FaultId(9)] } else { Vec::new() },
-            ..WorkerRow::default()
-        }
-    }
-
-    #[test]
-    fn a_sample_of_two_thousand_busy_workers_has_a_few_bytes_for_each() {
-        let rows: Vec<WorkerRow> = (0..2000).map(row).collect();
-        let columns = Columns::of(&rows);
-        assert_eq!(WorkerHealth::WORDS[usize::from(columns.health[3])], "hung");
-        assert_eq!(columns.faults, [(5, vec![FaultId(9)])].into());
-        let bytes = serde_json::to_vec(&columns).unwrap().len();
-        assert!(bytes < 2000 * 80, "{bytes}");
-        assert!(
-            serde_json::to_vec(&rows).unwrap().len() > 4 * bytes,
-            "as rows they have many"
-        );
-    }
 }

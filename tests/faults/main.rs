@@ -19,4 +19,5 @@ mod engine;
 mod events;
 mod life;
 mod raw;
+mod views;
 mod wire;
