@@ -29,6 +29,8 @@ pub struct CtlArgs {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum CtlCommand {
+    /// Sums over the fleet: states, load, counters, latency, how patient its supervisors are.
+    Fleet,
     /// Each worker in one line.
     List {
         /// Only these.
@@ -40,6 +42,15 @@ pub enum CtlCommand {
         /// Its path.
         #[arg(value_name = "ACTOR")]
         actor: String,
+    },
+    /// What is in the prefix caches of a worker or of one rank: how much, how deep, how many prefixes.
+    Cache {
+        /// Worker or rank.
+        #[arg(value_name = "ACTOR")]
+        actor: String,
+        /// Every block instead: hash, hash of its tokens, parent.
+        #[arg(long)]
+        blocks: bool,
     },
     /// Kill workers or one actor: no goodbye, sockets are reset, leases run out.
     Kill {
@@ -130,6 +141,9 @@ pub enum CtlCommand {
         /// Id of the request, as the router has it; of an HTTP request its x-request-id or the id of its answer.
         #[arg(value_name = "REQUEST")]
         request: Option<String>,
+        /// Only requests of this worker.
+        #[arg(long, value_name = "WORKER", conflicts_with = "request")]
+        worker: Option<String>,
     },
     /// A live view in the terminal.
     Top {

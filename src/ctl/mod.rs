@@ -56,6 +56,12 @@ pub fn run(args: &CtlArgs) -> Result<(), CtlError> {
         say(&text)
     };
     match &args.command {
+        CtlCommand::Fleet => show(&client.get("/v1/fleet", &[])?, print::outline),
+        CtlCommand::Cache { actor, blocks } => {
+            let what = if *blocks { "cache" } else { "blocks" };
+            let answer = client.get(&format!("/v1/{what}/{}", escaped(actor)), &[])?;
+            show(&answer, if *blocks { print::cache } else { print::outline })
+        }
         CtlCommand::List { workers } => {
             let query = workers
                 .iter()
@@ -105,9 +111,12 @@ pub fn run(args: &CtlArgs) -> Result<(), CtlError> {
                 show(&client.get("/v1/journal", &query)?, print::journal)
             }
         },
-        CtlCommand::Why { request } => match request {
+        CtlCommand::Why { request, worker } => match request {
             Some(request) => show(&client.get(&format!("/v1/why/{}", escaped(request)), &[])?, print::why),
-            None => show(&client.get("/v1/requests", &[])?, print::requests),
+            None => {
+                let query: Vec<_> = worker.iter().map(|worker| ("worker", worker.clone())).collect();
+                show(&client.get("/v1/requests", &query)?, print::requests)
+            }
         },
         CtlCommand::Top { every_ms, once } => top::run(client, (*every_ms).clamp(100, 60_000), *once, args.json),
     }

@@ -137,6 +137,27 @@ fn figure(key: &str, value: &Value) -> String {
     }
 }
 
+/// The blocks of each rank, parents first.
+pub(super) fn cache(ranks: &Value) -> String {
+    let mut lines = vec![head(&["rank", "block", "tokens", "parent"])];
+    for (rank, blocks) in items(ranks).enumerate() {
+        lines.extend(items(blocks).map(|block| {
+            let hash = |key: &str| {
+                block[key]
+                    .as_u64()
+                    .map_or_else(|| "-".to_owned(), |hash| format!("{hash:016x}"))
+            };
+            vec![
+                format!("r{rank}"),
+                hash("block_hash"),
+                hash("tokens_hash"),
+                hash("parent"),
+            ]
+        }));
+    }
+    table(&lines)
+}
+
 pub(super) fn faults(listed: &Value) -> String {
     let mut lines = vec![head(&["id", "phase", "happened", "workers", "fault"])];
     lines.extend(items(listed).map(|fault| {
