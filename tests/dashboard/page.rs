@@ -41,7 +41,7 @@ fn a_page_shows_512_workers_and_a_kill_within_a_second() {
     let mut browser = Browser::start(1400, 1000);
     browser.open(&admin.url);
     browser.until("document.getElementById('grid').dataset.workers === '512'");
-    browser.until("document.body.dataset.samples > 1 && tiles.get('ready').textContent === '512 of 512'");
+    browser.until("document.body.dataset.samples > 1 && tiles.get('ready').textContent === '512 / 512'");
     assert_eq!(browser.value(CELLS), json!([512, 0]));
 
     let outcome = call(&admin.scene.address(3), "a", &chat(&[7; 64], 12))
