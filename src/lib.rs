@@ -25,3 +25,4 @@ pub mod serve;
 pub mod traces;
 pub mod transport;
 pub mod types;
+mod whole_body;

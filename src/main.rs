@@ -59,13 +59,24 @@ fn parse() -> Result<Cli, clap::Error> {
     Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }
 
-/// Logs go to stderr; `RUST_LOG` (or the peer's `DYN_LOG`) filters them.
+/// What is logged: what `RUST_LOG` says, else the peer's `DYN_LOG`, else everything from `info` on. The NATS client logs each
+/// of its attempts; what matters of that is said by ghostfleet itself, within bounds, so it is heard only when it is named.
+fn filter() -> EnvFilter {
+    let said = ["RUST_LOG", "DYN_LOG"].into_iter().find_map(|name| {
+        let text = std::env::var(name).ok().filter(|text| !text.is_empty())?;
+        Some((EnvFilter::try_new(&text).ok()?, text))
+    });
+    let (filter, text) = said.unwrap_or_else(|| (EnvFilter::new("info"), String::new()));
+    match "async_nats=off".parse() {
+        Ok(quiet) if !text.contains("async_nats") => filter.add_directive(quiet),
+        Ok(_) | Err(_) => filter,
+    }
+}
+
+/// Logs go to stderr.
 fn init_logs(format: LogFormat) {
-    let filter = EnvFilter::try_from_default_env()
-        .or_else(|_| EnvFilter::try_from_env("DYN_LOG"))
-        .unwrap_or_else(|_| EnvFilter::new("info"));
     let logs = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_env_filter(filter())
         .with_writer(std::io::stderr)
         .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal());

@@ -1,5 +1,8 @@
 //! The `serve` command: settings to fleet, one start-up screen, signals, one summary.
 
+mod attach;
+mod screen;
+
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
@@ -10,12 +13,9 @@ use signal_hook::consts;
 use crate::actors::fleet::Launch;
 use crate::actors::registry::{FleetSnapshot, InUse, WorkerState};
 use crate::cli::ServeArgs;
-use crate::cluster::{Cluster, Facts, StartError};
-use crate::config::{
-    Brokers, Config, ConfigError, ConfigFile, DiscoveryBackend, EventPlane, Group, Merged, NativeEvents,
-    NatsConnections, RequestPlane, Settings, layers,
-};
-use crate::transport::discovery::DiscoveryConfig;
+use crate::cluster::{Cluster, EventLosses, StartError};
+use crate::config::{Config, ConfigError, ConfigFile, Merged, Settings, layers};
+use crate::transport::repeated::Repeated;
 
 /// How a run failed.
 #[derive(Debug, thiserror::Error)]
@@ -95,13 +95,23 @@ pub fn run(args: &ServeArgs) -> Result<(), ServeError> {
     let signals = Signals::install()?;
     let cluster = launch(&config, &signals)?;
     let told = tell(&config, &settings, &cluster, &signals);
-    if told.is_err() {
+    // Asked now: when it drains, a fleet that was never registered has nobody left who waits for the store.
+    let outage = cluster.store_trouble();
+    let unregistered = match (&told, outage) {
+        (Ok(Outcome::Signalled), Some(outage)) => Some(outage.reason),
+        (Ok(_), _) | (Err(_), _) => None,
+    };
+    if let Err(error) = told {
         // Whatever went wrong, the workers that are up say goodbye.
         cluster.begin_stop();
         cluster.wait_over(GOODBYE);
-        return told;
+        return Err(error);
     }
-    end(cluster, &signals, args.summary.as_deref())
+    end(cluster, &signals, args.summary.as_deref())?;
+    match unregistered {
+        None => Ok(()),
+        Some(reason) => Err(ServeError::Unclean(format!("{}: {reason}", StartError::Interrupted))),
+    }
 }
 
 /// Longest wait for a fleet that leaves because of an error.
@@ -132,9 +142,10 @@ fn launch(config: &Config, signals: &Signals) -> Result<Cluster, ServeError> {
 }
 
 /// Start screen, progress, and the wait for a signal.
-fn tell(config: &Config, settings: &Settings, cluster: &Cluster, signals: &Signals) -> Result<(), ServeError> {
-    say(&start_screen(config, settings, cluster))?;
-    match follow_launch(cluster, signals, config.num_workers())? {
+fn tell(config: &Config, settings: &Settings, cluster: &Cluster, signals: &Signals) -> Result<Outcome, ServeError> {
+    say(&screen::render(config, settings, cluster))?;
+    let outcome = follow_launch(cluster, signals, config)?;
+    match outcome {
         Outcome::Ready => {
             say(&format!(
                 "ready: {} workers registered; Ctrl-C drains, twice stops at once",
@@ -147,7 +158,7 @@ fn tell(config: &Config, settings: &Settings, cluster: &Cluster, signals: &Signa
         }
         Outcome::Signalled => {}
     }
-    Ok(())
+    Ok(outcome)
 }
 
 /// The ports that workers took when any free one would do.
@@ -184,225 +195,33 @@ fn print_config(merged: &Merged) -> Result<(), ServeError> {
     say(&text)
 }
 
-fn start_screen(config: &Config, settings: &Settings, cluster: &Cluster) -> String {
-    use std::fmt::Write as _;
-    let facts = cluster.facts();
-    let mut text = format!("ghostfleet {}\n", env!("CARGO_PKG_VERSION"));
-    let mut line = |name: &str, value: String| {
-        // Writing into a String cannot fail.
-        let _ = writeln!(text, "  {name:<11}{value}");
-    };
-    line(
-        "model",
-        format!("{} (from {})", config.model_name, facts.model_dir.display()),
-    );
-    for group in &config.groups {
-        let engine = &group.engine;
-        line(
-            "workers",
-            format!(
-                "{} x {} [{}], {} rank(s), {} blocks of {} tokens, speed {}",
-                group.num_workers,
-                group.endpoint,
-                group.name,
-                group.data_parallel_size,
-                engine.num_gpu_blocks,
-                engine.block_size,
-                if engine.speedup_ratio == 0.0 {
-                    "unlimited".to_owned()
-                } else {
-                    format!("x{}", engine.speedup_ratio)
-                },
-            ),
-        );
-    }
-    let (discovery, attach) = match &config.discovery {
-        DiscoveryConfig::Etcd(etcd) => {
-            let servers = etcd.endpoints.join(",");
-            (
-                format!("etcd {servers}, leases of {} s", etcd.ttl.as_secs()),
-                format!("ETCD_ENDPOINTS={servers}"),
-            )
-        }
-        DiscoveryConfig::File(file) => (
-            format!("files below {}", file.root.display()),
-            // Absolute: the frontend may be started from anywhere.
-            format!(
-                "DYN_FILE_KV={}",
-                std::path::absolute(&file.root)
-                    .unwrap_or_else(|_| file.root.clone())
-                    .display()
-            ),
-        ),
-        DiscoveryConfig::Mem(_) => ("a map in this process".to_owned(), String::new()),
-    };
-    line("discovery", discovery);
-    for planes in distinct(config.groups.iter().map(|group| describe_planes(config, group, facts))) {
-        line("planes", planes);
-    }
-    if config.http_port == Some(0) {
-        line(
-            "http",
-            format!("{}, a free port per worker, told when ready", config.http_host),
-        );
-    } else if let Some(first) = config.http_port {
-        let last = u32::from(first) + config.num_workers() - 1;
-        line(
-            "http",
-            format!("http://{}:{first} .. {last}, one port per worker", config.http_host),
-        );
-    }
-    if let Some(status) = facts.status {
-        line("status", format!("http://{status}/health, /live, /metrics"));
-    }
-    if let Some(admin) = facts.admin {
-        line("admin", format!("ghostfleet ctl --url http://{admin} top"));
-    }
-    if let Some(native) = &config.native {
-        line("native", describe_native(native));
-    }
-    line(
-        "budget",
-        format!(
-            "{} threads at most; {} descriptors idle, {} allowed; seed {}",
-            facts.threads, facts.budget.idle, facts.budget.limit, config.seed
-        ),
-    );
-    let backend = match settings.discovery_backend {
-        Some(DiscoveryBackend::File) => "file",
-        Some(DiscoveryBackend::Etcd) | None => "etcd",
-        Some(DiscoveryBackend::Mem) => {
-            text.push_str("no frontend can attach: the map is inside this process");
-            return text;
-        }
-    };
-    text.push_str("attach a Dynamo frontend with:");
-    for command in distinct(
-        config
-            .groups
-            .iter()
-            .map(|group| attach_command(config, group, &attach, backend)),
-    ) {
-        text.push_str("\n  ");
-        text.push_str(&command);
-    }
-    text
-}
-
-/// Each text once, in order.
-fn distinct(texts: impl Iterator<Item = String>) -> Vec<String> {
-    let mut seen = Vec::new();
-    for text in texts {
-        if !seen.contains(&text) {
-            seen.push(text);
-        }
-    }
-    seen
-}
-
-fn describe_native(native: &NativeEvents) -> String {
-    let how = if native.connect { "connecting to" } else { "on" };
-    let mut ports = native.ports.iter().flatten();
-    let first = ports.next().copied().unwrap_or_default();
-    let last = ports.next_back().copied().unwrap_or(first);
-    let replay = if native.replay_ports.iter().any(Option::is_some) {
-        ", with replay"
-    } else {
-        ""
-    };
-    format!("{how} {}:{first} .. {last}{replay}", native.host)
-}
-
-fn describe_planes(config: &Config, group: &Group, facts: &Facts) -> String {
-    let nats = || {
-        config.nats.as_ref().map_or_else(String::new, |nats| {
-            let connections = match nats.connections {
-                NatsConnections::Shared => "one connection",
-                NatsConnections::PerWorker => "a connection per worker",
-            };
-            format!("nats {} ({connections})", nats.options.addresses())
-        })
-    };
-    let requests = match (group.request_plane, facts.requests) {
-        (RequestPlane::Tcp, Some(at)) => format!("tcp {at}{}", tls(config)),
-        (RequestPlane::Tcp, None) => format!("tcp, one listener per worker{}", tls(config)),
-        (RequestPlane::Nats, _) => nats(),
-    };
-    let events = match (group.event_plane, &config.brokers) {
-        (EventPlane::Zmq, Brokers::None) => format!("zmq on {}", config.event_advertise),
-        (EventPlane::Zmq, Brokers::At(brokers)) => format!("zmq to brokers at {}", brokers.hosts().join(", ")),
-        (EventPlane::Zmq, Brokers::Discovered) => "zmq to the brokers in discovery".to_owned(),
-        (EventPlane::Nats, _) => nats(),
-    };
-    format!("requests {requests}; events {events}")
-}
-
-fn tls(config: &Config) -> &'static str {
-    match (&config.tls.server, &config.tls.client) {
-        (None, None) => "",
-        (Some(_), None) => ", requests with TLS",
-        (None, Some(_)) => ", answers with TLS",
-        (Some(_), Some(_)) => " with TLS",
-    }
-}
-
-/// A frontend for the workers of a group. With several groups it is told which namespace is its own.
-fn attach_command(config: &Config, group: &Group, discovery: &str, backend: &str) -> String {
-    let mut words = vec![discovery.to_owned()];
-    if config.tcp_advertise.is_loopback() {
-        words.extend(
-            [
-                "DYN_TCP_RPC_HOST=127.0.0.1",
-                "DYN_TCP_RESPONSE_STREAM_HOST=lo",
-                "DYN_EVENT_PLANE_HOST=127.0.0.1",
-            ]
-            .map(str::to_owned),
-        );
-    }
-    if let Some(nats) = config.nats.as_ref().filter(|_| group.uses_nats()) {
-        words.push(format!("NATS_SERVER={}", nats.options.addresses()));
-    }
-    match (group.event_plane, &config.brokers) {
-        (EventPlane::Zmq, Brokers::At(_)) => words.push("DYN_ZMQ_BROKER_URL=$DYN_ZMQ_BROKER_URL".to_owned()),
-        (EventPlane::Zmq, Brokers::Discovered) => words.push("DYN_ZMQ_BROKER_ENABLED=true".to_owned()),
-        (EventPlane::Zmq, Brokers::None) | (EventPlane::Nats, _) => {}
-    }
-    if config.tls.server.is_some() {
-        words.push("DYN_TCP_TLS_CA_CERT_PATH=$DYN_TCP_TLS_CA_CERT_PATH".to_owned());
-    }
-    if config.tls.client.is_some() {
-        let variables = ["DYN_TCP_TLS_CERT_PATH", "DYN_TCP_TLS_KEY_PATH"];
-        words.extend(variables.map(|name| format!("{name}=${name}")));
-    }
-    words.push(format!(
-        "python -m dynamo.frontend --http-port 8000 --router-mode kv --discovery-backend {backend}"
-    ));
-    if group.request_plane == RequestPlane::Nats {
-        words.push("--request-plane nats".to_owned());
-    }
-    if group.event_plane == EventPlane::Nats {
-        words.push("--event-plane nats".to_owned());
-    }
-    if group.durable_kv_events {
-        words.push("--router-durable-kv-events".to_owned());
-    }
-    if config.groups.len() > 1 {
-        words.push(format!("--namespace {}", group.endpoint.namespace()));
-    }
-    words.join(" ")
-}
-
 enum Outcome {
     Ready,
     Signalled,
 }
 
-/// Shows progress: one line that is redrawn on a terminal, a line now and then elsewhere.
-fn follow_launch(cluster: &Cluster, signals: &Signals, workers: u32) -> Result<Outcome, ServeError> {
+/// Shows progress: one line that is redrawn on a terminal, a line now and then elsewhere. What keeps workers from being
+/// registered is shown, too.
+fn follow_launch(cluster: &Cluster, signals: &Signals, config: &Config) -> Result<Outcome, ServeError> {
+    let workers = config.num_workers();
     let progress = cluster.progress();
     let terminal = std::io::stderr().is_terminal();
     let mut shown = 0;
+    let mut trouble = Repeated::default();
     loop {
+        if let Some(outage) = cluster.store_trouble() {
+            if trouble.say().is_some() {
+                let end = if terminal && shown > 0 { "\n" } else { "" };
+                progress_line(&format!(
+                    "{end}starting {}/{workers}: waiting for discovery, at most {} s: {}\n",
+                    registered(&progress.borrow()),
+                    config.registration_limit.as_secs_f32(),
+                    outage.reason
+                ));
+            }
+        } else {
+            trouble = Repeated::default();
+        }
         let launch = progress.borrow().clone();
         match launch {
             Launch::Ready => {
@@ -430,6 +249,13 @@ fn follow_launch(cluster: &Cluster, signals: &Signals, workers: u32) -> Result<O
     }
 }
 
+fn registered(launch: &Launch) -> u32 {
+    match launch {
+        Launch::Starting { registered } => *registered,
+        Launch::Ready | Launch::Failed(_) | Launch::Over => 0,
+    }
+}
+
 /// Progress is a courtesy: a stderr that takes nothing is no reason to stop.
 fn progress_line(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
@@ -450,13 +276,19 @@ fn end(cluster: Cluster, signals: &Signals, summary: Option<&Path>) -> Result<()
         }
     }
     let snapshot = cluster.snapshot();
+    let events = if drained {
+        cluster.settle_events()
+    } else {
+        EventLosses::default()
+    };
     drop(cluster);
-    say(&summary_lines(&snapshot))?;
+    say(&summary_lines(&snapshot, events))?;
     if let Some(path) = summary {
         let text = serde_json::to_string_pretty(&serde_json::json!({
             "drained": drained,
             "in_use": snapshot.in_use(),
             "lateness": snapshot.lateness(),
+            "events": events,
             "fleet": snapshot,
         }))
         .map_err(|error| ServeError::Io("write the summary".into(), error.into()))?;
@@ -468,22 +300,42 @@ fn end(cluster: Cluster, signals: &Signals, summary: Option<&Path>) -> Result<()
             snapshot.in_use()
         )));
     }
+    if events.undelivered > 0 {
+        return Err(ServeError::Unclean(format!(
+            "{} event messages were never delivered: NATS or the broker was away, or too slow, when the fleet ended; \
+             bring it back before the drain",
+            events.undelivered
+        )));
+    }
     Ok(())
 }
 
-fn summary_lines(snapshot: &FleetSnapshot) -> String {
+fn summary_lines(snapshot: &FleetSnapshot, events: EventLosses) -> String {
     let ranks = || snapshot.workers.iter().flat_map(|worker| &worker.ranks);
     let late = snapshot.lateness();
     let left = snapshot
         .workers
         .iter()
-        .filter(|worker| worker.state == WorkerState::Left)
+        .filter(|worker| worker.registered && worker.state == WorkerState::Left)
         .count();
     let in_use = snapshot.in_use();
+    let unregistered = snapshot.workers.iter().filter(|worker| !worker.registered).count();
+    let unregistered = match unregistered {
+        0 => String::new(),
+        count => format!(", {count} were never registered"),
+    };
+    let lost = if events == EventLosses::default() {
+        String::new()
+    } else {
+        format!(
+            "\nevent messages lost: {} dropped at the bound, {} not delivered at the end",
+            events.dropped, events.undelivered
+        )
+    };
     format!(
-        "served {} requests, {} tokens in {} passes; {left} of {} workers left in good order\n\
+        "served {} requests, {} tokens in {} passes; {left} of {} workers left in good order{unregistered}\n\
          passes late by {:.3} ms mean, {:.1} ms p99, {:.1} ms max ({:.1} ms of modelled time lost)\n\
-         left over: {} streams, {} sequences, {} blocks, {} handoffs",
+         left over: {} streams, {} sequences, {} blocks, {} handoffs{lost}",
         ranks().map(|rank| rank.requests_total).sum::<u64>(),
         ranks().map(|rank| rank.tokens_total).sum::<u64>(),
         ranks().map(|rank| rank.passes_total).sum::<u64>(),

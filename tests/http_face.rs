@@ -1065,6 +1065,14 @@ async fn a_body_that_is_too_long_or_never_ends_is_refused() {
         .await;
     assert_eq!(reply.error().0, 413);
 
+    // Larger than the sockets' buffers: the client is still writing when the answer is due.
+    let huge = json!({ "prompt": "x".repeat(8 << 20) }).to_string();
+    let reply = Client::send(&worker.face, "POST", "/v1/completions", "", huge.as_bytes())
+        .await
+        .reply()
+        .await;
+    assert_eq!(reply.error().0, 413);
+
     let mut stream = TcpStream::connect(worker.face.address()).await.unwrap();
     let head = b"POST /v1/completions HTTP/1.1\r\nhost: w\r\ntransfer-encoding: chunked\r\n\r\n";
     stream.write_all(head).await.unwrap();

@@ -46,7 +46,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "types",
         ],
     ),
-    ("admin", &["actors", "config", "drill", "faults", "types"]),
+    ("admin", &["actors", "config", "drill", "faults", "types", "whole_body"]),
     ("faults", &["types"]),
     (
         "config",
@@ -70,11 +70,15 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("router", &["block_hash", "types"]),
     ("drill", &["types"]),
     ("transport", &["block_hash", "faults", "types"]),
-    ("transport::http", &["block_hash", "faults", "model", "types"]),
+    (
+        "transport::http",
+        &["block_hash", "faults", "model", "types", "whole_body"],
+    ),
     ("model", &["types"]),
     ("profile", &["engine"]),
     ("block_hash", &["types"]),
     ("types", &[]),
+    ("whole_body", &[]),
 ];
 
 /// Modules that decide and never act: time and input come in, results go out.

@@ -2,12 +2,18 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "certificates/mod.rs"]
+#[allow(dead_code)]
+mod certificates;
+
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
 use tempfile::TempDir;
+
+use crate::certificates::Authority;
 
 fn model() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("config/tiny-model")
@@ -18,7 +24,7 @@ fn ghostfleet() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ghostfleet"));
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy().into_owned();
-        if ["DYN_", "ETCD_", "GHOSTFLEET_", "HF_"]
+        if ["DYN_", "ETCD_", "GHOSTFLEET_", "HF_", "NATS_"]
             .iter()
             .any(|prefix| name.starts_with(prefix))
         {
@@ -146,6 +152,194 @@ fn the_start_screen_says_what_runs_and_how_to_attach_and_sigterm_drains() {
     let summary: serde_json::Value = serde_json::from_slice(&std::fs::read(summary).unwrap()).unwrap();
     assert_eq!(summary["drained"], true);
     assert_eq!(summary["fleet"]["workers"].as_array().unwrap().len(), 3);
+}
+
+#[test]
+fn a_port_that_two_settings_want_is_refused_before_anything_starts() {
+    let store = TempDir::new().unwrap();
+    let flags = ["--num-workers", "4", "--http-port", "7000", "--system-port", "7003"];
+    let output = run(&mut serve(&store, &flags));
+    assert_refused(&output, 2, &["port 7003", "--system-port", "--http-port for w3"]);
+    assert!(output.stdout.is_empty(), "no start screen");
+}
+
+#[test]
+fn an_expired_certificate_is_told_with_file_and_date_and_the_command_has_what_frontends_need() {
+    let store = TempDir::new().unwrap();
+    let authority = Authority::new(store.path(), "authority");
+    let old = authority.in_years("old", 2001..2002);
+    let early = authority.in_years("early", 2600..2601);
+    let start = |variables: &[(&str, &Path)]| {
+        let mut command = serve(&store, &[]);
+        for (name, value) in variables {
+            command.env(name, value);
+        }
+        let mut running = Running::start(&mut command);
+        running.signal("-TERM");
+        let mut log = String::new();
+        running.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+        (running.end().0, log)
+    };
+    let (screen, log) = start(&[
+        ("DYN_TCP_TLS_CERT_PATH", &old.certificate),
+        ("DYN_TCP_TLS_KEY_PATH", &old.key),
+    ]);
+    for words in ["DYN_TCP_TLS_CERT_PATH", "old-cert.pem", "has expired on 2002-01-01"] {
+        assert!(log.contains(words), "{words:?} is missing in {log}");
+    }
+    let wanted = " DYN_TCP_TLS_CA_CERT_PATH='<the authority of the workers'\\'' certificate>' ";
+    assert!(screen.contains(wanted) && !screen.contains('$'), "{screen}");
+    let ca = authority.path();
+    let (screen, log) = start(&[
+        ("DYN_TCP_TLS_CERT_PATH", &early.certificate),
+        ("DYN_TCP_TLS_KEY_PATH", &early.key),
+        ("DYN_TCP_TLS_CLIENT_CA_CERT_PATH", &ca),
+        ("DYN_TCP_TLS_CA_CERT_PATH", &ca),
+    ]);
+    assert!(log.contains("early-cert.pem) is not valid before 2600-01-01"), "{log}");
+    for words in [
+        format!(" DYN_TCP_TLS_CA_CERT_PATH={} ", ca.display()),
+        format!(" DYN_TCP_TLS_KEY_PATH={} ", early.key.display()),
+        " DYN_TCP_TLS_CLIENT_KEY_PATH='<its key>' ".to_owned(),
+    ] {
+        assert!(screen.contains(&words), "{words:?} is missing in {screen}");
+    }
+}
+
+/// The command on a file system of its own that soon is full.
+fn serve_on_a_small_disk(directory: &Path, flags: &[&str]) -> Command {
+    let mount = "mount -t tmpfs -o size=80k none \"$0\" && exec \"$@\"";
+    let mut command = Command::new("unshare");
+    let root = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap()) == 0;
+    command.arg("--mount").args((!root).then_some("--map-root-user"));
+    command.args(["sh", "-c", mount]).arg(directory);
+    command
+        .arg(env!("CARGO_BIN_EXE_ghostfleet"))
+        .args(["serve", "--model-path"]);
+    command.arg(model()).args(["--discovery-backend", "file", "--file-kv"]);
+    command.arg(directory).args(["--num-workers", "20"]).args(flags);
+    command
+}
+
+#[test]
+#[ignore = "needs to mount a file system: scripts/test"]
+fn a_disk_that_is_full_at_registration_is_told_and_given_up_after_the_stated_limit() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().display().to_string();
+    let output = run(&mut serve_on_a_small_disk(
+        directory.path(),
+        &["--registration-timeout", "1"],
+    ));
+    let words = [
+        "of 20 workers could be registered",
+        "--registration-timeout",
+        "/20: waiting for discovery, at most 1 s",
+        &path,
+        "No space left",
+        "free some space or choose another directory (DYN_FILE_KV)",
+    ];
+    assert_refused(&output, 1, &words);
+    // Told to stop while it waits, it says what it waited for.
+    let port = TcpListener::bind(("127.0.0.1", 0))
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let mut child = serve_on_a_small_disk(directory.path(), &["--system-port", &port.to_string()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut errors = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("waiting for discovery, at most 60 s") {
+        line.clear();
+        assert_ne!(errors.read_line(&mut line).unwrap(), 0, "ended before");
+    }
+    let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
+    let mut probe = agent.get(format!("http://127.0.0.1:{port}/health")).call().unwrap();
+    assert_eq!(probe.status().as_u16(), 503);
+    let reason = probe.body_mut().read_to_string().unwrap();
+    for words in ["workers are registered", "discovery fails: cannot write", &path] {
+        assert!(reason.contains(words), "{words:?} is missing in {reason}");
+    }
+    let killed = Command::new("kill").arg("-TERM").arg(child.id().to_string()).status();
+    assert!(killed.unwrap().success());
+    let mut rest = String::new();
+    errors.read_to_string(&mut rest).unwrap();
+    let mut said = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(1), "{said}{rest}");
+    assert!(
+        said.contains("were never registered") && !said.contains(" 20 of 20"),
+        "{said}"
+    );
+    assert!(
+        rest.contains("error: stopped before all workers were registered") && rest.contains("DYN_FILE_KV"),
+        "{rest}"
+    );
+}
+
+#[test]
+#[ignore = "needs nats-server: scripts/test"]
+fn events_that_nobody_took_make_the_end_unclean() {
+    let store = TempDir::new().unwrap();
+    let port = TcpListener::bind(("127.0.0.1", 0))
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let mut nats = Command::new("nats-server")
+        .args(["--addr", "127.0.0.1", "--port", &port.to_string()])
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let url = format!("nats://127.0.0.1:{port}");
+    let summary = store.path().join("summary.json");
+    let flags = [
+        "--event-plane",
+        "nats",
+        "--nats-server",
+        &url,
+        "--http-port",
+        "0",
+        "--speedup-ratio",
+        "0",
+    ];
+    let mut running = Running::start(serve(&store, &flags).arg("--summary").arg(&summary));
+    running.read_until("http ports: ");
+    let address = running
+        .said
+        .lines()
+        .last()
+        .unwrap()
+        .split("http://")
+        .nth(1)
+        .unwrap()
+        .to_owned();
+    nats.kill().unwrap();
+    nats.wait().unwrap();
+    let body = serde_json::json!({"model": "tiny", "prompt": vec![1; 70], "max_tokens": 1});
+    ureq::post(format!("http://{address}/v1/completions"))
+        .send_json(body)
+        .unwrap();
+    running.signal("-TERM");
+    let mut errors = running.child.stderr.take().unwrap();
+    let (said, code) = running.end();
+    let mut log = String::new();
+    errors.read_to_string(&mut log).unwrap();
+    assert_eq!(code, Some(1), "{said}{log}");
+    assert!(said.contains("event messages lost: 0 dropped at the bound, "), "{said}");
+    assert!(log.contains("event messages were never delivered"), "{log}");
+    // Its connection is retried all the time, which is no reason to fill the log.
+    assert!(log.lines().count() < 20, "{log}");
+    let summary: serde_json::Value = serde_json::from_slice(&std::fs::read(summary).unwrap()).unwrap();
+    assert!(
+        summary["events"]["undelivered"].as_u64().unwrap() > 0,
+        "{}",
+        summary["events"]
+    );
 }
 
 #[test]

@@ -183,6 +183,28 @@ async fn a_lost_broker_costs_no_more_than_its_bound_and_the_newest_messages() {
 }
 
 #[tokio::test]
+async fn what_a_lost_broker_has_not_taken_by_the_end_is_counted() {
+    let broker = Xsub::bind().await;
+    let publisher = connect(&[&broker], Limits::default());
+    let mut stream = broker.accept().await;
+    subscribe(&mut stream, "s").await;
+    publisher.subscribed(b"s", 1).await;
+    publisher.send(&frames("s", b"taken"));
+    assert_eq!(next_body(&mut stream).await, b"taken");
+    drop((stream, broker));
+    while publisher.stats().connections > 0 {
+        tokio::task::yield_now().await;
+    }
+    for number in 0..5_u8 {
+        publisher.send(&frames("s", &[number]));
+    }
+    assert_eq!(publisher.stats().undelivered, 0, "they wait");
+    publisher.close();
+    publisher.closed().await;
+    assert_eq!(publisher.stats().undelivered, 5);
+}
+
+#[tokio::test]
 async fn nothing_is_kept_for_a_broker_that_never_asked() {
     let broker = Xsub::bind().await;
     let publisher = connect(&[&broker], Limits::default());

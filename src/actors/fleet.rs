@@ -41,6 +41,9 @@ pub enum Launch {
 const BATCH: u32 = 32;
 const BATCH_PAUSE: Duration = Duration::from_secs(2);
 
+/// How often the launch looks whether discovery has failed for too long.
+const STORE_LOOK: Duration = Duration::from_millis(250);
+
 /// The supervisor.
 pub struct Fleet {
     shared: Arc<Shared>,
@@ -230,6 +233,28 @@ impl Fleet {
         Ok(())
     }
 
+    /// Gives the launch up when the store that workers have to be registered in fails for too long.
+    fn look_at_store(&mut self, ctx: &mut Context<Self>) {
+        if self.stopping || !matches!(*self.launch.borrow(), Launch::Starting { .. }) {
+            return;
+        }
+        let limit = self.shared.registration_limit;
+        if let Some(outage) = self.shared.store_health.trouble()
+            && outage.since.elapsed() >= limit
+        {
+            self.to_launch.clear();
+            self.launch.send_replace(Launch::Failed(format!(
+                "only {} of {} workers could be registered; discovery has failed for {} s (--registration-timeout): {}",
+                self.registered,
+                self.workers.len(),
+                limit.as_secs_f32(),
+                outage.reason
+            )));
+            return;
+        }
+        ctx.run_later(STORE_LOOK, Self::look_at_store);
+    }
+
     fn slot(&mut self, path: ActorPath) -> Result<&mut Slot, CommandError> {
         self.workers
             .get_mut(&path.worker)
@@ -264,6 +289,7 @@ impl Actor for Fleet {
     fn started(&mut self, ctx: &mut Self::Context) {
         ctx.set_mailbox_capacity(64 * 1024);
         self.launch_some(0, ctx);
+        self.look_at_store(ctx);
     }
 }
 

@@ -30,6 +30,7 @@ pub struct RankGauge {
     lateness_max_us: AtomicU64,
     slipped_us: AtomicU64,
     kv_events: AtomicU64,
+    lost_event_batches: AtomicU64,
     /// Requests put into the rank's mailbox; those that it has taken are `requests`.
     posted: AtomicU64,
     /// When the first one was put into an empty mailbox, ns.
@@ -40,6 +41,8 @@ pub struct RankGauge {
     due_at: AtomicU64,
     /// A fault keeps the rank from starting or ending passes.
     stuck: AtomicBool,
+    /// When the rank has loaded and runs its first pass, ns.
+    starts_at: AtomicU64,
 }
 
 /// A rank that is this late with a pass, or with the requests in its mailbox, hangs.
@@ -164,6 +167,16 @@ impl RankGauge {
         self.due_at.store(0, Relaxed);
     }
 
+    /// No pass runs before that.
+    pub(super) fn set_starts_at(&self, starts_at: SimTime) {
+        self.starts_at.store(starts_at.0, Relaxed);
+    }
+
+    /// Whether the rank still loads: requests wait, and nothing is overdue.
+    pub fn loads(&self, now: SimTime) -> bool {
+        now < SimTime(self.starts_at.load(Relaxed))
+    }
+
     /// A pass runs until then.
     pub(super) fn set_due(&self, ends_at: SimTime) {
         self.due_at.store(ends_at.0, Relaxed);
@@ -181,6 +194,16 @@ impl RankGauge {
     /// Whether a fault keeps the rank from working, which shows at once, not only when something is overdue.
     pub(super) fn set_stuck(&self, stuck: bool) {
         self.stuck.store(stuck, Relaxed);
+    }
+
+    /// A pass's KV events did not reach the publisher.
+    pub(super) fn count_lost_event_batch(&self) {
+        self.lost_event_batches.fetch_add(1, Relaxed);
+    }
+
+    /// Passes whose KV events did not reach the publisher.
+    pub fn lost_event_batches(&self) -> u64 {
+        self.lost_event_batches.load(Relaxed)
     }
 
     pub(super) fn count_kv_events(&self, events: u64) {
@@ -275,6 +298,16 @@ mod tests {
 
     fn at(ms: u64) -> SimTime {
         SimTime(ms * 1_000_000)
+    }
+
+    #[test]
+    fn a_rank_loads_until_its_first_pass_may_run() {
+        let gauge = RankGauge::default();
+        assert!(!gauge.loads(at(0)));
+        gauge.set_starts_at(at(5000));
+        assert!(gauge.loads(at(4999)) && !gauge.loads(at(5000)));
+        gauge.set_starts_at(at(0));
+        assert!(!gauge.loads(at(4999)), "its replacement does not load");
     }
 
     #[test]

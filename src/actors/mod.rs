@@ -16,6 +16,7 @@
 //! builds a new one. Figures are read from the [`registry`] without asking anyone.
 
 pub mod clock;
+mod component_page;
 pub mod control;
 pub mod death;
 pub mod door;
@@ -50,6 +51,7 @@ pub mod registry;
 pub mod rendezvous;
 pub mod row;
 mod sockets;
+pub mod store_health;
 pub mod supervision;
 pub mod why;
 pub mod worker;

@@ -10,8 +10,8 @@ use tokio::runtime::Handle;
 
 use super::clock::Clock;
 use super::recovery::RecoveryLimits;
-use super::registrar::StoreHealth;
 use super::rendezvous::TransferModel;
+use super::store_health::StoreHealth;
 use super::supervision::RestartPolicy;
 use crate::engine::{EngineConfig, EngineKind, WorkerRole};
 use crate::faults::Journal;
@@ -188,7 +188,9 @@ pub struct Shared {
     /// Where workers announce themselves.
     pub discovery: Discovery,
     /// Whether it answers.
-    pub(super) store_health: StoreHealth,
+    pub store_health: StoreHealth,
+    /// How long it may fail before the first registration of all workers; then the launch is given up.
+    pub registration_limit: Duration,
     /// Makes the NATS connections of workers that have their own; `None`: no group uses NATS.
     pub nats: Option<NatsConnector>,
     /// Host that request listeners advertise.
@@ -223,6 +225,7 @@ impl Shared {
         (event_host, event_advertise): (IpAddr, IpAddr),
         tls: TcpTls,
         max_open_requests: u32,
+        registration_limit: Duration,
     ) -> Self {
         let clock = Clock::start();
         let dialer = Dialer {
@@ -235,6 +238,7 @@ impl Shared {
             journal: Arc::new(Journal::new(move || clock.now())),
             discovery,
             store_health: StoreHealth::default(),
+            registration_limit,
             nats,
             tcp_advertise,
             tcp_limits,

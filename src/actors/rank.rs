@@ -168,6 +168,7 @@ impl Rank {
     pub(super) fn new(parts: RankParts) -> Self {
         let faults = RankFaults::new(parts.faults);
         parts.gauge.set_stuck(faults.hangs);
+        parts.gauge.set_starts_at(parts.starts_at);
         Self {
             index: parts.rank,
             engine: parts.engine,
@@ -370,6 +371,7 @@ impl Rank {
         self.resync = publisher.try_send(Publish::Events(events, lower)).is_err();
         if self.resync {
             metrics::counter!("ghostfleet_kv_event_batches_lost_total").increment(1);
+            self.gauge.count_lost_event_batch();
         }
     }
 

@@ -5,9 +5,9 @@ use serde_json::value::RawValue;
 use super::plan::WorkerPlan;
 use crate::transport::discovery::record::{DeviceType, EndpointInstance, EventAddress, EventStream, ModelEntry};
 use crate::transport::discovery::{EndpointName, Record};
-use crate::transport::event_plane::PublisherId;
 use crate::transport::event_plane::recovery::query_endpoint_name;
 use crate::transport::event_plane::topic::Topic;
+use crate::transport::event_plane::{PublisherId, durable};
 use crate::transport::request_plane::plane::RequestPlane;
 use crate::types::{DpRank, InstanceId};
 
@@ -72,6 +72,9 @@ impl Records<'_> {
     }
 
     fn channel(&self, topic: Topic, stream: &StreamAt) -> Vec<Record> {
+        if self.plan.group.durable_kv_events {
+            return vec![durable::channel(&self.plan.group.endpoint, topic, stream.publisher)];
+        }
         let event_stream = self.event_stream(topic, stream.publisher);
         let channel = stream.address.iter().map(|at| Record::event_channel(&event_stream, at));
         channel.collect()

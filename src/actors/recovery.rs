@@ -23,6 +23,7 @@ use crate::transport::request_plane::call_home::Dialer;
 use crate::transport::request_plane::call_home::ready::{ReadyAnswer, Written};
 use crate::transport::request_plane::control::Control;
 use crate::transport::request_plane::endpoint::{Call, Endpoint};
+use crate::transport::request_plane::figures::{CallError, EndpointFigures};
 use crate::transport::request_plane::tcp::frame::Ack;
 use crate::types::{DpRank, InstanceId, KvEvent, LocalHash, SequenceHash, StoredBlock};
 
@@ -147,6 +148,7 @@ pub(super) struct RecoveryEndpoint {
     pub(super) limits: RecoveryLimits,
     pub(super) counts: Arc<RecoveryCounts>,
     pub(super) faults: Arc<WorkerFaults>,
+    pub(super) figures: Arc<EndpointFigures>,
 }
 
 /// How an answer ended without having been written.
@@ -168,6 +170,7 @@ impl RecoveryEndpoint {
         let Some(_socket) = bounds.socket().await else { return };
         match self.write(&control, body, wrong).await {
             Ok(answer) => {
+                self.figures.count_sent(answer.sent_bytes());
                 self.counts.answered.fetch_add(1, Ordering::Relaxed);
                 // The caller has it all; its close is waited for out of courtesy, for as long as nobody else waits.
                 tokio::select! {
@@ -178,6 +181,7 @@ impl RecoveryEndpoint {
             // The router sees a broken stream and asks again.
             Err(error) => {
                 self.counts.given_up.fetch_add(1, Ordering::Relaxed);
+                self.figures.count_error(CallError::PublishResponse);
                 metrics::counter!("ghostfleet_recovery_answers_given_up_total").increment(1);
                 tracing::debug!(address = %control.address, %error, "recovery answer was not taken");
             }
@@ -254,10 +258,15 @@ impl Endpoint for RecoveryEndpoint {
         let Ok(permit) = Arc::clone(&self.limits.0.queries).try_acquire_owned() else {
             return Ack::Overloaded("too many recovery queries".to_owned());
         };
+        let in_flight = self.figures.begin(call.body.len());
         tokio::spawn(async move {
             self.answer(call, wrong).await;
-            drop(permit);
+            drop((permit, in_flight));
         });
         Ack::Accepted
+    }
+
+    fn count_invalid(&self) {
+        self.figures.count_error(CallError::InvalidMessage);
     }
 }

@@ -6,7 +6,6 @@
 //! what a dead process looks like. Only `Leave` says goodbye.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use actix::prelude::*;
@@ -20,25 +19,8 @@ use super::fault_post::{FaultPost, FaultsChanged};
 use super::inspect::Look;
 use super::liveness::Liveness;
 use super::record_faults::{Disturbed, card_keys};
+use super::store_health::{StoreHealth, Witness};
 use crate::transport::discovery::{Discovery, DiscoveryError, Lease, Record, Renewal};
-
-/// Whether the store answers, shared by all registrars so that 256 of them report an outage once.
-#[derive(Debug, Clone, Default)]
-pub(super) struct StoreHealth(Arc<AtomicBool>);
-
-impl StoreHealth {
-    fn failed(&self, error: &DiscoveryError) {
-        if !self.0.swap(true, Ordering::Relaxed) {
-            tracing::warn!(%error, "discovery fails; serving on, and registering again as soon as it is back");
-        }
-    }
-
-    fn worked(&self) {
-        if self.0.swap(false, Ordering::Relaxed) {
-            tracing::info!("discovery works again");
-        }
-    }
-}
 
 /// News for the worker.
 #[derive(Message)]
@@ -90,7 +72,7 @@ impl Registrar {
     pub(super) fn new(
         pool: &Handle,
         discovery: Discovery,
-        health: StoreHealth,
+        health: &StoreHealth,
         records: Vec<Record>,
         news: Recipient<LeaseNews>,
         post: Arc<FaultPost>,
@@ -99,7 +81,7 @@ impl Registrar {
         let (orders, inbox) = mpsc::unbounded_channel();
         let keeper = Keeper {
             discovery,
-            health,
+            store: health.witness(),
             records,
             news,
             inbox,
@@ -190,7 +172,7 @@ const GOODBYE: Duration = Duration::from_secs(3);
 
 struct Keeper {
     discovery: Discovery,
-    health: StoreHealth,
+    store: Witness,
     records: Vec<Record>,
     news: Recipient<LeaseNews>,
     inbox: mpsc::UnboundedReceiver<Order>,
@@ -260,10 +242,10 @@ impl Keeper {
             }
             match self.try_register().await {
                 Ok(lease) => {
-                    self.health.worked();
+                    self.store.worked();
                     return Some(lease);
                 }
-                Err(error) => self.health.failed(&error),
+                Err(error) => self.store.failed(&error),
             }
             let again = Instant::now() + wait;
             wait = (wait * 2).min(MAX_RETRY);
@@ -314,7 +296,7 @@ impl Keeper {
                 }
                 () = tokio::time::sleep_until(next) => match self.discovery.renew(lease).await {
                     Ok(Renewal::Alive { ttl }) => {
-                        self.health.worked();
+                        self.store.worked();
                         period = ttl / 3;
                         next = Instant::now() + period;
                         holds_until = Instant::now() + ttl;
@@ -324,7 +306,7 @@ impl Keeper {
                     }
                     Ok(Renewal::Lost) => return Over::Lost,
                     Err(error) => {
-                        self.health.failed(&error);
+                        self.store.failed(&error);
                         next = Instant::now() + FIRST_RETRY.min(period);
                         if !lapsed && next > holds_until {
                             lapsed = true;
@@ -345,7 +327,7 @@ impl Keeper {
                             Err(DiscoveryError::LeaseGone) => return Over::Lost,
                             Err(error) => {
                                 // A fresh registration writes the records as they are now.
-                                self.health.failed(&error);
+                                self.store.failed(&error);
                                 return Over::Lost;
                             }
                         }
@@ -396,7 +378,7 @@ impl Keeper {
         match changed.await {
             Ok(()) => false,
             Err(error) => {
-                self.health.failed(&error);
+                self.store.failed(&error);
                 true
             }
         }

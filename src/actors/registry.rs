@@ -1,12 +1,15 @@
 //! The fleet as anyone may see it at any time: one entry per worker, written by its actors, read without asking them.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use dashmap::DashMap;
 use serde::Serialize;
 
+use super::component_page;
 use super::engine_metrics::EngineMetrics;
 use super::engine_page::{self, PageRank};
 use super::fault_post::FaultPost;
@@ -25,6 +28,8 @@ use crate::faults::select::Candidate;
 use crate::transport::discovery::EndpointName;
 use crate::transport::http::open::OpenRequests;
 use crate::transport::request_plane::call_home::generate::StreamCounts;
+use crate::transport::request_plane::figures::EndpointFigures;
+use crate::transport::request_plane::plane::Reach;
 use crate::types::{SimTime, WorkerId};
 
 /// Where a worker is in its life.
@@ -76,6 +81,10 @@ pub enum WorkerHealth {
     Hung,
     /// It serves, but its records in discovery have lapsed: no router knows it.
     Unlisted,
+    /// It serves, but what brings its requests is lost.
+    Unreachable,
+    /// It is registered and takes requests, but runs no pass before its start-up time is over.
+    Loading,
     /// As its state says.
     #[serde(untagged)]
     InState(WorkerState),
@@ -83,8 +92,17 @@ pub enum WorkerHealth {
 
 impl WorkerHealth {
     /// Every word that [`Self::word`] may say.
-    pub const WORDS: [&'static str; 8] = [
-        "planned", "starting", "ready", "draining", "left", "dead", "hung", "unlisted",
+    pub const WORDS: [&'static str; 10] = [
+        "planned",
+        "starting",
+        "ready",
+        "draining",
+        "left",
+        "dead",
+        "hung",
+        "unlisted",
+        "unreachable",
+        "loading",
     ];
 
     /// Its name.
@@ -92,6 +110,8 @@ impl WorkerHealth {
         match self {
             Self::Hung => "hung",
             Self::Unlisted => "unlisted",
+            Self::Unreachable => "unreachable",
+            Self::Loading => "loading",
             Self::InState(state) => state.word(),
         }
     }
@@ -99,6 +119,30 @@ impl WorkerHealth {
     /// Whether requests that come now are served.
     pub fn is_ready(self) -> bool {
         self == Self::InState(WorkerState::Ready)
+    }
+
+    /// Whether it is on its way to being ready.
+    pub fn is_starting(self) -> bool {
+        matches!(
+            self,
+            Self::Loading | Self::InState(WorkerState::Planned | WorkerState::Starting)
+        )
+    }
+
+    /// What is the matter, in words for a probe; `None`: nothing.
+    pub const fn trouble(self) -> Option<&'static str> {
+        match self {
+            Self::Hung => Some("a pass or a request is long overdue"),
+            Self::Unlisted => Some("its records in discovery have lapsed"),
+            Self::Unreachable => Some("the NATS server of its request plane is lost"),
+            Self::Loading => Some("its start-up time is not over"),
+            Self::InState(WorkerState::Planned) => Some("it has not been launched yet"),
+            Self::InState(WorkerState::Starting) => Some("it is not registered yet"),
+            Self::InState(WorkerState::Ready) => None,
+            Self::InState(WorkerState::Draining) => Some("it is draining"),
+            Self::InState(WorkerState::Left) => Some("it has left"),
+            Self::InState(WorkerState::Dead) => Some("it is dead"),
+        }
     }
 }
 
@@ -115,14 +159,20 @@ pub struct WorkerEntry {
     state: AtomicU8,
     /// Whether its records are in discovery, as far as anybody knows.
     listed: AtomicBool,
+    /// Whether any incarnation of it has been.
+    registered: AtomicBool,
     incarnation: AtomicU32,
     instance: AtomicU64,
     restarts: AtomicU64,
     /// Where its HTTP face listens.
     http: Mutex<Option<SocketAddr>>,
+    /// What brings its requests.
+    reach: Mutex<Reach>,
     pub(super) streams: Arc<StreamCounts>,
     pub(super) http_requests: Arc<OpenRequests>,
     pub(super) recovery: Arc<RecoveryCounts>,
+    /// By rank: its present recovery endpoint and what is counted of it.
+    queries: Mutex<BTreeMap<usize, (EndpointName, Arc<EndpointFigures>)>>,
     pub(super) handoffs: Arc<HandoffGauge>,
     pub(super) gauges: Vec<Arc<RankGauge>>,
     pub(super) metrics: Vec<Arc<EngineMetrics>>,
@@ -145,13 +195,16 @@ impl WorkerEntry {
             block_size: group.engine.block_size,
             state: AtomicU8::new(0),
             listed: AtomicBool::new(false),
+            registered: AtomicBool::new(false),
             incarnation: AtomicU32::new(0),
             instance: AtomicU64::new(0),
             restarts: AtomicU64::new(0),
             http: Mutex::default(),
+            reach: Mutex::default(),
             streams: Arc::default(),
             http_requests: Arc::default(),
             recovery: Arc::default(),
+            queries: Mutex::default(),
             handoffs: Arc::default(),
             gauges: ranks.clone().map(|_| Arc::default()).collect(),
             metrics: ranks
@@ -249,18 +302,34 @@ impl WorkerEntry {
 
     pub(super) fn set_listed(&self, listed: bool) {
         self.listed.store(listed, Relaxed);
+        self.registered.fetch_or(listed, Relaxed);
     }
 
     /// Whether requests that come now are served: `now` by the fleet's clock.
     pub fn health(&self, now: SimTime) -> WorkerHealth {
         let state = self.state();
-        if state == WorkerState::Ready && self.gauges.iter().any(|gauge| gauge.hangs(now)) {
+        if state != WorkerState::Ready {
+            WorkerHealth::InState(state)
+        } else if self.gauges.iter().any(|gauge| gauge.hangs(now)) {
             WorkerHealth::Hung
-        } else if state == WorkerState::Ready && !self.listed.load(Relaxed) {
+        } else if !self.is_reachable() {
+            WorkerHealth::Unreachable
+        } else if !self.listed.load(Relaxed) {
             WorkerHealth::Unlisted
+        } else if self.gauges.iter().any(|gauge| gauge.loads(now)) {
+            WorkerHealth::Loading
         } else {
             WorkerHealth::InState(state)
         }
+    }
+
+    /// Notes what brings the requests of its present incarnation.
+    pub(super) fn set_reach(&self, reach: Reach) {
+        *self.reach.lock().unwrap_or_else(PoisonError::into_inner) = reach;
+    }
+
+    fn is_reachable(&self) -> bool {
+        self.reach.lock().unwrap_or_else(PoisonError::into_inner).is_there()
     }
 
     pub(super) fn set_incarnation(&self, incarnation: u32, instance: u64) {
@@ -275,6 +344,26 @@ impl WorkerEntry {
 
     fn http(&self) -> Option<SocketAddr> {
         *self.http.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Fresh figures of a rank's new recovery endpoint.
+    pub(super) fn query_figures(&self, rank: usize, name: &EndpointName) -> Arc<EndpointFigures> {
+        let figures = Arc::<EndpointFigures>::default();
+        let mut queries = self.queries.lock().unwrap_or_else(PoisonError::into_inner);
+        queries.insert(rank, (name.clone(), Arc::clone(&figures)));
+        figures
+    }
+
+    /// Every endpoint of the worker with what Dynamo's runtime counts of it.
+    pub fn endpoint_figures(&self) -> Vec<(EndpointName, Arc<EndpointFigures>)> {
+        let own = (self.endpoint.clone(), Arc::clone(&self.streams.figures));
+        let queries = self.queries.lock().unwrap_or_else(PoisonError::into_inner);
+        std::iter::once(own).chain(queries.values().cloned()).collect()
+    }
+
+    /// Passes whose KV events did not reach the publisher.
+    pub fn lost_event_batches(&self) -> u64 {
+        self.gauges.iter().map(|gauge| gauge.lost_event_batches()).sum()
     }
 
     pub(super) fn count_restart(&self) {
@@ -320,6 +409,7 @@ impl WorkerEntry {
             incarnation: self.incarnation(),
             instance_id: self.instance_id(),
             restarts: self.restarts(),
+            registered: self.registered.load(Relaxed),
             http: self.http(),
             open_streams: self.open_streams(),
             accepted_total: self.streams.accepted.load(Relaxed),
@@ -352,6 +442,8 @@ pub struct WorkerSnapshot {
     pub instance_id: u64,
     /// Restarts of the worker or one of its children.
     pub restarts: u64,
+    /// Whether it has ever been in discovery.
+    pub registered: bool,
     /// Where its HTTP face listens, if it has one.
     pub http: Option<SocketAddr>,
     /// Answers under way: response sockets and HTTP requests.
@@ -468,6 +560,11 @@ impl Registry {
         let ranks = entries.iter().flat_map(|entry| entry.page_ranks(true));
         let ranks: Vec<_> = ranks.filter(PageRank::has_served).collect();
         engine_page::render(&ranks)
+    }
+
+    /// What Dynamo's runtime would show of the workers' endpoints, `uptime` after the start.
+    pub fn component_page(&self, uptime: Duration) -> String {
+        component_page::render(&self.entries(), uptime)
     }
 
     /// How each worker does, by position.

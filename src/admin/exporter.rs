@@ -12,7 +12,10 @@ pub(super) fn install() {
         let recorder = PrometheusBuilder::new().build_recorder();
         let handle = recorder.handle();
         match metrics::set_global_recorder(recorder) {
-            Ok(()) => Some(handle),
+            Ok(()) => {
+                super::counters::announce();
+                Some(handle)
+            }
             Err(error) => {
                 tracing::warn!(%error, "fleet counters are not exported: the process collects them elsewhere");
                 None

@@ -10,7 +10,7 @@
 
 mod answer;
 mod blocks;
-mod component_page;
+mod counters;
 mod dashboard;
 mod exporter;
 pub mod figures;

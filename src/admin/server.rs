@@ -1,6 +1,6 @@
 //! The admin server: its door. Loopback unless told otherwise; elsewhere every request has to show the token.
 //!
-//! Bounded: connections, size of heads and bodies, time for a head. A page of another site that a browser on this machine
+//! Bounded: connections, size of heads and bodies, time for both. A page of another site that a browser on this machine
 //! shows must not steer the fleet: without a token only requests that name a loopback host are taken, and never those that
 //! come from another origin.
 
@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::body::Body;
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -26,6 +27,7 @@ use super::answer::Problem;
 use super::{dashboard, routes};
 use crate::actors::control::Control;
 use crate::config::AdminConfig;
+use crate::whole_body::{Untaken, read_whole};
 
 /// Connections at a time; further ones wait.
 const MAX_CONNECTIONS: usize = 128;
@@ -36,8 +38,8 @@ const MAX_BODY_BYTES: usize = 1 << 20;
 /// Longest head of a request.
 const MAX_HEAD_BYTES: usize = 16 << 10;
 
-/// Time for a head.
-const HEAD_PATIENCE: Duration = Duration::from_secs(10);
+/// Time for a head, and for a body.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A server that cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -94,9 +96,7 @@ impl AdminDoor {
     pub fn serve(self, control: Control, pool: &Handle) -> AdminServer {
         let end = CancellationToken::new();
         let guard = Arc::new(Guard { token: self.token });
-        let router = routes::router(control)
-            .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
-            .layer(middleware::from_fn_with_state(guard, admit));
+        let router = routes::router(control).layer(middleware::from_fn_with_state(guard, admit));
         let ended = end.clone();
         let listener = self.listener;
         pool.spawn(async move {
@@ -139,7 +139,7 @@ async fn accept(listener: TcpListener, router: Router, end: &CancellationToken) 
         tokio::spawn(async move {
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
-                .header_read_timeout(HEAD_PATIENCE)
+                .header_read_timeout(PATIENCE)
                 .max_buf_size(MAX_HEAD_BYTES)
                 .serve_connection(TokioIo::new(stream), service);
             tokio::select! {
@@ -206,9 +206,27 @@ fn names_loopback(host: &str) -> bool {
 }
 
 async fn admit(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
-    match guard.check(request.uri().path(), request.headers()) {
-        Ok(()) => next.run(request).await,
-        Err(problem) => problem.into_response(),
+    if let Err(problem) = guard.check(request.uri().path(), request.headers()) {
+        return problem.into_response();
+    }
+    let (head, body) = request.into_parts();
+    match read_whole(body, MAX_BODY_BYTES, PATIENCE).await {
+        Ok(body) => next.run(Request::from_parts(head, Body::from(body))).await,
+        Err(untaken) => refuse(untaken).into_response(),
+    }
+}
+
+fn refuse(untaken: Untaken) -> Problem {
+    match untaken {
+        Untaken::TooLong => Problem(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            format!("a body has at most {MAX_BODY_BYTES} bytes here"),
+        ),
+        Untaken::TooSlow => Problem(
+            StatusCode::REQUEST_TIMEOUT,
+            format!("the body did not end within {} s", PATIENCE.as_secs()),
+        ),
+        Untaken::Broken(why) => Problem::bad(format!("the body broke off: {why}")),
     }
 }
 

@@ -2,14 +2,15 @@
 //!
 //! | Path | Answer |
 //! |---|---|
-//! | `/health` | 200 when the fleet has started and a worker can serve, else 503; says how each worker does: its state, or `hung` (a pass or a request is long overdue), or `unlisted` (its lease has lapsed) |
+//! | `/health` | 200 when the fleet has started and a worker can serve, else 503 with the `reason`; says how each worker does: its state, or `hung` (a pass or a request is long overdue), `unreachable` (the NATS server that brings its requests is lost), `unlisted` (its lease has lapsed) or `loading` (its start-up time is not over) |
 //! | `/health/w3` | the same for one worker |
 //! | `/live` | 200 as long as the fleet is not over |
 //! | `/metrics` | fleet counters, gauges, the figures of Dynamo's runtime, and the engine's metrics of every rank that has had a request |
 //! | `/metadata` | 404: records are in the discovery store |
 //! | others | 404 `Route not found` |
 //!
-//! Bodies of the probes: `{"status","uptime":{"secs","nanos"},"endpoints":{...},"workers":{"w0":"ready",...}}`. Two
+//! Bodies of the probes: `{"status","uptime":{"secs","nanos"},"endpoints":{...},"workers":{"w0":"ready",...}}`, and
+//! `"reason"` when it is not ready. Two
 //! things differ from Dynamo's mocker, which stays `notready` for its whole life: readiness is told as it is, and a fleet
 //! with one dead worker is alive.
 //!
@@ -33,12 +34,13 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{component_page, exporter};
+use super::exporter;
 use crate::actors::clock::Clock;
 use crate::actors::fleet::Launch;
 use crate::actors::gauge::RankSnapshot;
 use crate::actors::path::ActorPath;
 use crate::actors::registry::{FleetSnapshot, Registry, WorkerHealth, WorkerSnapshot, WorkerState};
+use crate::actors::store_health::StoreHealth;
 use crate::config::StatusConfig;
 use crate::types::WorkerId;
 
@@ -61,6 +63,7 @@ pub struct StatusServer {
 
 struct Status {
     registry: Arc<Registry>,
+    store: StoreHealth,
     launch: watch::Receiver<Launch>,
     clock: Clock,
     ready_while_starting: bool,
@@ -80,6 +83,7 @@ impl StatusServer {
     pub fn start(
         options: &StatusConfig,
         registry: Arc<Registry>,
+        store: StoreHealth,
         launch: watch::Receiver<Launch>,
         clock: Clock,
         pool: &Handle,
@@ -97,17 +101,16 @@ impl StatusServer {
         let address = listener.local_addr().map_err(failed)?;
         let status = Arc::new(Status {
             registry,
+            store,
             launch,
             clock,
             ready_while_starting: options.ready_while_starting,
             began: Instant::now(),
         });
-        let worker_path = format!("{}/{{worker}}", options.health_path.trim_end_matches('/'));
-        let mut router = Router::new().route(&options.health_path, get(health));
-        if options.live_path != options.health_path {
-            router = router.route(&options.live_path, get(live));
-        }
-        let router = router
+        let worker_path = format!("{}/{{worker}}", options.health_path);
+        let router = Router::new()
+            .route(&options.health_path, get(health))
+            .route(&options.live_path, get(live))
             .route(&worker_path, get(worker_health))
             .route("/metrics", get(metrics_page))
             .route("/metadata", get(metadata))
@@ -149,23 +152,53 @@ impl Status {
         }
     }
 
-    fn is_starting(&self) -> bool {
-        matches!(*self.launch.borrow(), Launch::Starting { .. })
+    /// Why the fleet, or these workers of it, cannot serve.
+    fn reason(&self, workers: &[(WorkerId, WorkerHealth)]) -> String {
+        let launch = match &*self.launch.borrow() {
+            Launch::Starting { registered } => format!("the fleet is starting: {registered} workers are registered"),
+            Launch::Failed(error) => format!("the fleet could not be started: {error}"),
+            Launch::Over => "the fleet is over".to_owned(),
+            Launch::Ready => String::new(),
+        };
+        // Each trouble once, with how many workers have it and the first of them.
+        let mut troubles: Vec<(&str, WorkerId, usize)> = Vec::new();
+        for (worker, health) in workers {
+            let Some(trouble) = health.trouble() else { continue };
+            match troubles.iter_mut().find(|(known, ..)| *known == trouble) {
+                Some((_, _, count)) => *count += 1,
+                None => troubles.push((trouble, *worker, 1)),
+            }
+        }
+        let troubles = troubles.into_iter().map(|(trouble, first, count)| match count - 1 {
+            0 => format!("{first}: {trouble}"),
+            more => format!("{first} and {more} more: {trouble}"),
+        });
+        let outage = self
+            .store
+            .trouble()
+            .map(|outage| format!("discovery fails: {}", outage.reason));
+        let launch = [launch].into_iter().filter(|text| !text.is_empty());
+        let words: Vec<String> = launch.chain(outage).chain(troubles).collect();
+        words.join("; ")
     }
 
     fn probe(&self, ready: bool, workers: &[(WorkerId, WorkerHealth)]) -> Response {
+        let reason = (!ready).then(|| self.reason(workers));
         let serving = workers.iter().any(|(_, health)| health.is_ready());
         let workers: Map<String, Value> = workers
             .iter()
             .map(|(worker, health)| (worker.to_string(), json!(health)))
             .collect();
         let uptime: Duration = self.began.elapsed();
-        let body = json!({
+        let mut body = json!({
             "status": word(ready),
             "uptime": { "secs": uptime.as_secs(), "nanos": uptime.subsec_nanos() },
             "endpoints": { "generate": word(serving) },
             "workers": workers,
         });
+        if let Some(reason) = reason {
+            body["reason"] = reason.into();
+        }
         let code = if ready {
             StatusCode::OK
         } else {
@@ -178,7 +211,8 @@ impl Status {
 async fn health(State(status): State<Arc<Status>>) -> Response {
     let workers = status.registry.health(status.clock.now());
     let serving = workers.iter().any(|(_, health)| health.is_ready());
-    let ready = status.has_started() && (serving || status.is_starting());
+    let starting = || workers.iter().any(|(_, health)| health.is_starting());
+    let ready = status.has_started() && (serving || (status.ready_while_starting && starting()));
     status.probe(ready, &workers)
 }
 
@@ -203,7 +237,7 @@ async fn metadata() -> (StatusCode, &'static str) {
 async fn metrics_page(State(status): State<Arc<Status>>) -> Response {
     let mut page = exporter::page();
     fleet_gauges(&mut page, &status.registry.snapshot(), status.began.elapsed());
-    component_page::put(&mut page, &status.registry, status.began.elapsed());
+    page.push_str(&status.registry.component_page(status.began.elapsed()));
     page.push_str(&status.registry.engine_page());
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
     (kind, page).into_response()

@@ -6,7 +6,9 @@
 mod budget;
 mod disaggregation;
 mod door;
+mod doubts;
 mod offer;
+mod outlets;
 mod parts;
 mod planes;
 
@@ -23,6 +25,7 @@ use crate::actors::death::Death;
 use crate::actors::fleet::{CommandError, DrainWorker, Fleet, Kill, Launch, Restart, StopAll};
 use crate::actors::path::{ActorPath, PathError};
 use crate::actors::registry::FleetSnapshot;
+use crate::actors::store_health::{Outage, StoreHealth};
 use crate::admin::server::{AdminError, AdminServer};
 use crate::admin::status::{StatusError, StatusServer};
 use crate::config::Config;
@@ -35,6 +38,8 @@ use crate::types::WorkerId;
 
 pub use budget::{Budget, BudgetError};
 pub use door::RankDoor;
+pub use outlets::EventLosses;
+use outlets::Outlets;
 
 /// A fleet that cannot be started.
 #[derive(Debug, thiserror::Error)]
@@ -124,6 +129,8 @@ pub struct Cluster {
     control: Control,
     launch: watch::Receiver<Launch>,
     facts: Facts,
+    store_health: StoreHealth,
+    outlets: Outlets,
     system: System,
     thread: Option<JoinHandle<()>>,
     /// The shared request listener; it ends with the cluster.
@@ -211,6 +218,16 @@ impl Cluster {
     /// Every figure of the fleet now; never waits for an actor.
     pub fn snapshot(&self) -> FleetSnapshot {
         self.control.registry.snapshot()
+    }
+
+    /// What is wrong with the discovery store, if anything is.
+    pub fn store_trouble(&self) -> Option<Outage> {
+        self.store_health.trouble()
+    }
+
+    /// Lets the events of a fleet that is over go out, within a bound, and says what was lost.
+    pub fn settle_events(&self) -> EventLosses {
+        self.handle().block_on(self.outlets.settle())
     }
 
     /// Kills an actor: `w3`, `w3/r0`, `w3/kv`, `w3/metrics`, `w3/lease`. Returns when the order is delivered.

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use actix::prelude::*;
 use tokio::runtime::{Builder, Runtime};
@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use super::disaggregation;
 use super::offer::Offer;
 use super::planes::Planes;
-use super::{Budget, Cluster, Facts, StartError};
+use super::{Budget, Cluster, Facts, StartError, doubts};
 use crate::actors::control::Control;
 use crate::actors::fault_desk::FaultDesk;
 use crate::actors::fleet::{Fleet, Launch};
@@ -58,9 +58,12 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
     for (group, plan) in config.groups.iter().zip(groups) {
         planned.push(Arc::new(plan(planes.requests(group)?, planes.events(group)?)));
     }
-    warn_of_doubts(config);
+    for doubt in doubts::of(config, SystemTime::now()) {
+        tracing::warn!("{doubt}");
+    }
     let workers = plan_workers(config, &planned);
     let (server, requests) = planes.listener();
+    let outlets = planes.outlets();
     let connector = planes.into_connector();
     let shared = Arc::new(Shared::new(
         pool.handle().clone(),
@@ -70,6 +73,7 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
         (config.event_host, config.event_advertise),
         config.tls.clone(),
         config.max_open_requests,
+        config.registration_limit,
     ));
     let registry = Arc::new(Registry::default());
     let (launch_sender, launch) = watch::channel(Launch::Starting { registered: 0 });
@@ -78,6 +82,7 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
         StatusServer::start(
             options,
             Arc::clone(&registry),
+            shared.store_health.clone(),
             launch.clone(),
             shared.clock,
             pool.handle(),
@@ -96,6 +101,7 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
         budget,
         model_dir: model.dir.clone(),
     };
+    let store_health = shared.store_health.clone();
     let stagger = config.stagger;
     let own = Arc::clone(&registry);
     let (journal, clock, seed) = (Arc::clone(&shared.journal), shared.clock, config.seed);
@@ -120,6 +126,8 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
         control,
         launch,
         facts,
+        store_health,
+        outlets,
         system,
         thread: Some(thread),
         _server: server,
@@ -127,20 +135,6 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
         _admin: admin,
         pool: Some(pool),
     })
-}
-
-/// Says what works but is likely not meant, or will not be for long.
-fn warn_of_doubts(config: &Config) {
-    if let Some(doubt) = config.tls.doubt() {
-        tracing::warn!("{doubt}");
-    }
-    for group in config.groups.iter().filter(|group| group.durable_kv_events) {
-        tracing::warn!(
-            group = %group.name,
-            "--durable-kv-events is deprecated: routers after Dynamo 1.3 do not read JetStream and will route these \
-             workers without knowing their caches; drop it to publish live events with recovery"
-        );
-    }
 }
 
 /// Starts the actor system on its own thread.
@@ -296,15 +290,15 @@ fn plan_workers(config: &Config, groups: &[Arc<GroupPlan>]) -> Vec<WorkerPlan> {
 
 fn plan_native(config: &Config, worker: u32, engine: &EngineConfig) -> Option<NativePlan> {
     let native = config.native.as_ref()?;
-    let at = |ports: &[Option<u16>]| {
+    let at = |host, ports: &[Option<u16>]| {
         let port = (*ports.get(worker as usize)?)?;
-        Some(SocketAddr::new(native.host, port))
+        Some(SocketAddr::new(host, port))
     };
     let topic = native.topic.replace("{worker}", &WorkerId(worker).to_string());
     Some(NativePlan {
-        events: at(&native.ports)?,
+        events: at(native.host, &native.ports)?,
         connect: native.connect,
-        replay: at(&native.replay_ports),
+        replay: at(native.replay_host, &native.replay_ports),
         replay_topic: native.replay_topic,
         encoding: native.encoding_of(engine),
         topic: topic.replace("{model}", &config.model_name),

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
 use super::StartError;
+use super::outlets::Outlets;
 use crate::actors::plan::{PlannedEvents, PlannedRequests};
 use crate::config::{self, Brokers, Config, Group, NatsConfig, NatsConnections, Ports};
 use crate::transport::discovery::Discovery;
@@ -140,6 +141,14 @@ impl<'a> Planes<'a> {
         match self.listener.take() {
             Some((server, address, _)) => (Some(server), Some(address)),
             None => (None, None),
+        }
+    }
+
+    /// Where all events of the fleet go out.
+    pub(super) fn outlets(&self) -> Outlets {
+        Outlets {
+            nats: self.nats.as_ref().map(|nats| Arc::clone(nats.connector.tally())),
+            brokered: self.brokered.values().cloned().collect(),
         }
     }
 

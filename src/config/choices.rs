@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
 
 /// Where workers announce themselves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -278,7 +279,7 @@ pub enum External {
     DynamoProfile(ProfilePath),
     /// The peer's performance model; 1.4.2 calls it AIC.
     #[serde(alias = "aic")]
-    Ais(serde_json::Value),
+    Ais(Value),
 }
 
 /// Where a profile is.
@@ -291,7 +292,7 @@ pub struct ProfilePath {
 
 /// Reads one of a settings enum's words, the same ones that a config file has.
 pub(super) fn word<T: DeserializeOwned>(text: &str) -> Result<T, String> {
-    serde_json::from_value(serde_json::Value::from(text)).map_err(|error| error.to_string())
+    serde_json::from_value(Value::from(text)).map_err(|error| error.to_string())
 }
 
 /// Reads a flag whose value is a JSON object.
@@ -299,9 +300,30 @@ pub(super) fn json<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     serde_json::from_str(text).map_err(|error| error.to_string())
 }
 
+/// Reads ports: a list of numbers, one number, or text with commas, which is what comes out.
+pub(super) fn ports<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    const WANTED: &str = "ports: a list such as [5000, 5010], or text such as \"5000,5010\"";
+    let wrong = || D::Error::custom(format!("expected {WANTED}"));
+    let one = |value: &Value| match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => number.as_u64().map(|port| port.to_string()),
+        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
+    };
+    let read = match &Value::deserialize(from)? {
+        Value::Null => return Ok(None),
+        Value::Array(items) => items
+            .iter()
+            .map(one)
+            .collect::<Option<Vec<_>>>()
+            .map(|ports| ports.join(",")),
+        value => one(value),
+    };
+    read.map(Some).ok_or_else(wrong)
+}
+
 /// Reads a table, or JSON text that holds one (as an environment variable does).
 pub(super) fn table_or_json<'de, D: Deserializer<'de>, T: DeserializeOwned>(from: D) -> Result<Option<T>, D::Error> {
-    let value = serde_json::Value::deserialize(from)?;
+    let value = Value::deserialize(from)?;
     let read = match value.as_str() {
         Some(text) => serde_json::from_str(text),
         None => serde_json::from_value(value),

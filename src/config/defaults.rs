@@ -168,6 +168,7 @@ impl Settings {
             nats_server: Some("nats://localhost:4222".into()),
             nats_connections: Some(NatsConnections::Shared),
             nats_connect_timeout: Some(Finite::literal(30.0)),
+            registration_timeout: Some(Finite::literal(60.0)),
             zmq_broker_enabled: Some(false),
             ..Self::default()
         }

@@ -63,8 +63,19 @@ fn put<T: FromStr>(slot: &mut Option<T>, value: &str) -> Result<(), String>
 where
     T::Err: std::fmt::Display,
 {
-    *slot = Some(value.parse().map_err(|error: T::Err| error.to_string())?);
+    *slot = Some(value.parse().map_err(|error: T::Err| plainly(&error.to_string()))?);
     Ok(())
+}
+
+/// What the standard library says of numbers, in words that name what is wanted.
+fn plainly(error: &str) -> String {
+    match error {
+        "invalid digit found in string" | "cannot parse integer from empty string" => "must be a whole number",
+        "number too large to fit in target type" => "is too large a number",
+        "number too small to fit in target type" => "is too small a number",
+        other => other,
+    }
+    .to_owned()
 }
 
 fn choice<T: clap::ValueEnum>(slot: &mut Option<T>, value: &str) -> Result<(), String> {

@@ -26,6 +26,14 @@ pub(super) fn resolve(text: &str) -> Result<Host, String> {
     })
 }
 
+/// The address of another machine, or of this one by its number; `None`: no address.
+pub(super) fn remote(text: &str) -> Option<IpAddr> {
+    match text.trim() {
+        "localhost" => Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+        text => text.trim_start_matches('[').trim_end_matches(']').parse().ok(),
+    }
+}
+
 fn interface(name: &str) -> Option<IpAddr> {
     let addresses = if_addrs::get_if_addrs().ok()?;
     let of_name = || addresses.iter().filter(|i| i.name == name).map(if_addrs::Interface::ip);

@@ -177,12 +177,27 @@ impl Layered {
                 // Printed configs end up in logs.
                 let value = match key.as_str() {
                     "admin_token" => "\"...\"".to_owned(),
+                    "nats_server" | "etcd_endpoints" => without_users(&toml_value(value)),
                     _ => toml_value(value),
                 };
                 format!("{key} = {value}  # {origin}")
             })
             .collect()
     }
+}
+
+/// Addresses without the users and passwords in them.
+fn without_users(addresses: &str) -> String {
+    let shown = addresses.split(',').map(|address| match address.rsplit_once('@') {
+        Some((before, host)) => {
+            let scheme = before
+                .split_once("//")
+                .map_or(String::new(), |(scheme, _)| format!("{scheme}//"));
+            format!("{scheme}...@{host}")
+        }
+        None => address.to_owned(),
+    });
+    shown.collect::<Vec<_>>().join(",")
 }
 
 /// A value as TOML writes it on one line.

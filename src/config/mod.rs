@@ -13,6 +13,7 @@ pub mod labels;
 pub mod layers;
 mod lora;
 pub mod native;
+mod ports;
 mod rules;
 pub mod settings;
 mod status;
@@ -25,6 +26,7 @@ use std::time::Duration;
 
 use crate::engine::{EngineConfig, WorkerRole};
 use crate::model::HubOptions;
+use crate::transport::discovery::etcd::address as etcd_address;
 use crate::transport::discovery::{DiscoveryConfig, EndpointName, EtcdOptions, FileOptions, MemStore};
 use crate::transport::event_plane::forward_pass::Detail;
 use crate::transport::event_plane::zmq::BrokerAddresses;
@@ -141,6 +143,8 @@ pub struct Config {
     pub native: Option<NativeEvents>,
     /// Pause between launches.
     pub stagger: Duration,
+    /// How long discovery may fail before all workers are registered; then the launch is given up.
+    pub registration_limit: Duration,
     /// TLS of the TCP request plane.
     pub tls: TcpTls,
     /// NATS; `None`: no group uses it.
@@ -263,6 +267,11 @@ impl Config {
             status: status::resolve(fleet, &s)?,
             admin: admin::resolve(fleet, &s)?,
             native: native::resolve(fleet, &s, &group_settings, &groups)?,
+            registration_limit: seconds(
+                fleet,
+                "registration_timeout",
+                s.registration_timeout.map_or(60.0, Finite::get),
+            )?,
             stagger: stagger(fleet, s.stagger_delay.map_or(-1.0, Finite::get), stagger_total)?,
             tls: TcpTls::from_lookup(|name| environment.get(name).cloned()).map_err(tls_error)?,
             nats: nats(fleet, &s, &groups, environment)?,
@@ -270,6 +279,7 @@ impl Config {
             groups,
         };
         config.check_ports(fleet)?;
+        ports::check(&config)?;
         config.check_groups()?;
         Ok(config)
     }
@@ -397,21 +407,13 @@ fn discovery(
     let lease_ttl = u64::from(s.lease_ttl.unwrap_or(10));
     Ok(match s.discovery_backend.unwrap_or(DiscoveryBackend::Etcd) {
         DiscoveryBackend::Etcd => {
-            let endpoints = text(s.etcd_endpoints.as_ref())
-                .split(',')
-                .map(str::trim)
-                .filter(|e| !e.is_empty());
-            let endpoints: Vec<String> = endpoints.map(str::to_owned).collect();
-            if endpoints.is_empty() {
-                return Err(refused(
-                    layered,
-                    "etcd_endpoints",
-                    "names no server; use http://host:2379",
-                ));
-            }
+            let user = EtcdOptions::user_from_lookup(lookup).map_err(tls_error)?;
+            // Not `refused`, which would tell the password.
+            let (endpoints, user) = etcd_address::read(text(s.etcd_endpoints.as_ref()), user)
+                .map_err(|error| ConfigError::Invalid(format!("--etcd-endpoints (ETCD_ENDPOINTS) {error}")))?;
             DiscoveryConfig::Etcd(EtcdOptions {
                 endpoints,
-                user: EtcdOptions::user_from_lookup(lookup).map_err(tls_error)?,
+                user,
                 tls: EtcdTls::from_lookup(lookup).map_err(tls_error)?.map(Box::new),
                 ttl: Duration::from_secs(lease_ttl),
                 connect_limit: seconds(
@@ -444,7 +446,8 @@ fn nats(
     let options = NatsAuth::from_lookup(|name| environment.get(name).cloned())
         .map_err(NatsOptionsError::from)
         .and_then(|auth| NatsOptions::new(text(s.nats_server.as_ref()), auth, limit))
-        .and_then(|options| options.with_tls(NatsTls::from_lookup(|name| environment.get(name).cloned())?));
+        .and_then(|options| options.with_tls(NatsTls::from_lookup(|name| environment.get(name).cloned())?))
+        .and_then(|options| options.with_max_age(|name| environment.get(name).cloned()));
     Ok(Some(NatsConfig {
         options: options.map_err(|error| ConfigError::Invalid(error.to_string()))?,
         connections: s.nats_connections.unwrap_or(NatsConnections::Shared),

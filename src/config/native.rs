@@ -1,13 +1,13 @@
 //! Settings of the native event streams: one base port per worker, one port per rank.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use super::choices::NativeMode;
 use super::layers::Layered;
+use super::rules::refused;
 use super::settings::Settings;
 use super::{ConfigError, Group, host_of, text};
-use crate::engine::{EngineConfig, EngineKind, Fidelity};
+use crate::engine::{EngineConfig, EngineKind, Fidelity, WorkerRole};
 use crate::transport::event_plane::native::Encoding;
 
 const EVENTS: &str = "--zmq-kv-events-ports";
@@ -22,6 +22,8 @@ pub struct NativeEvents {
     pub replay_ports: Vec<Option<u16>>,
     /// Where sockets listen, or whom they connect to.
     pub host: IpAddr,
+    /// Where replay sockets listen.
+    pub replay_host: IpAddr,
     /// Connect instead of listening.
     pub connect: bool,
     /// Form of the events; `None`: that of the engine.
@@ -58,6 +60,13 @@ pub(super) fn resolve(
         let workers = group.num_workers as usize;
         let events = list(EVENTS, settings.zmq_kv_events_ports.as_ref())?;
         let replay = list(REPLAY, settings.zmq_replay_ports.as_ref())?;
+        if !events.is_empty() && group.engine.role == WorkerRole::Decode && !group.disaggregation.local_prefill {
+            return invalid(format!(
+                "{EVENTS} for the decode workers of {}: they publish no KV events; drop the flag there, or add \
+                 --decode-local-prefill, with which they do",
+                group.name
+            ));
+        }
         if !events.is_empty() && !group.engine.enable_prefix_caching {
             return invalid(format!(
                 "{EVENTS} with prefix caching off in {}: there is no KV cache to tell of; enable it or drop the flag",
@@ -70,36 +79,28 @@ pub(super) fn resolve(
         }
     }
     if ports.iter().all(Option::is_none) {
-        return Ok(None);
+        return match DETAILS.into_iter().find(|key| is_said(layered, key)) {
+            None => Ok(None),
+            Some(key) => Err(refused(
+                layered,
+                key,
+                "says how native events are published but not where: add --zmq-kv-events-ports",
+            )),
+        };
     }
-    let ranks: Vec<u32> = groups
-        .iter()
-        .flat_map(|group| std::iter::repeat_n(group.data_parallel_size, group.num_workers as usize))
-        .collect();
     let connect = s.zmq_kv_events_mode == Some(NativeMode::Connect);
-    let mut taken = BTreeMap::new();
-    for (flag, list, listens) in [(EVENTS, &ports, !connect), (REPLAY, &replay_ports, true)] {
-        for (worker, (first, &ranks)) in list.iter().zip(&ranks).enumerate() {
-            let Some(first) = *first else { continue };
-            for rank in 0..ranks {
-                let Ok(port) = u16::try_from(u32::from(first) + rank) else {
-                    return invalid(format!("{flag} {first} leaves no port for rank {rank} of w{worker}"));
-                };
-                let user = format!("{flag} for w{worker}/r{rank}");
-                if listens && let Some(other) = taken.insert(port, user.clone()) {
-                    return invalid(format!(
-                        "port {port} is wanted twice, by {other} and by {user}; rank r uses the worker's port + r"
-                    ));
-                }
-            }
-        }
-    }
     let topic = text(s.zmq_kv_events_topic.as_ref()).to_owned();
     check_topic(&topic)?;
     Ok(Some(NativeEvents {
         ports,
         replay_ports,
-        host: host_of(layered, "zmq_kv_events_host", s.zmq_kv_events_host.as_ref())?.bind,
+        host: host(layered, s, connect)?,
+        replay_host: if connect {
+            // The other one is the reader's.
+            host_of(layered, "event_host", s.event_host.as_ref())?.bind
+        } else {
+            host(layered, s, connect)?
+        },
         connect,
         encoding: s.zmq_kv_events_format,
         topic,
@@ -113,6 +114,38 @@ pub(super) fn resolve(
             }
         },
     }))
+}
+
+/// What is told of native events besides their ports.
+const DETAILS: [&str; 5] = [
+    "zmq_kv_events_format",
+    "zmq_kv_events_topic",
+    "zmq_kv_events_mode",
+    "zmq_kv_events_host",
+    "zmq_replay_frames",
+];
+
+/// Whether anything but the default is said; a printed config says all defaults.
+fn is_said(layered: &Layered, key: &str) -> bool {
+    let defaults = serde_json::to_value(Settings::defaults()).unwrap_or_default();
+    layered.value(key).is_some_and(|value| defaults.get(key) != Some(value))
+}
+
+/// Where sockets listen; with `connect` the reader, who is somewhere else.
+fn host(layered: &Layered, s: &Settings, connect: bool) -> Result<IpAddr, ConfigError> {
+    const KEY: &str = "zmq_kv_events_host";
+    if !connect {
+        return Ok(host_of(layered, KEY, s.zmq_kv_events_host.as_ref())?.bind);
+    }
+    let said = text(s.zmq_kv_events_host.as_ref());
+    match super::host::remote(said) {
+        Some(reader) if !reader.is_unspecified() => Ok(reader),
+        Some(_) | None => {
+            let why =
+                "is no address of a reader: with --zmq-kv-events-mode connect give the IP address where it listens";
+            Err(refused(layered, KEY, why))
+        }
+    }
 }
 
 fn list(flag: &str, value: Option<&String>) -> Result<Vec<u16>, ConfigError> {
@@ -143,6 +176,8 @@ fn check_topic(topic: &str) -> Result<(), ConfigError> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     fn resolved(flags: &[&str]) -> Result<NativeEvents, String> {
@@ -183,6 +218,46 @@ mod tests {
         assert!(same.contains("port 5000 is wanted twice"), "{same}");
         let last = resolved(&["--data-parallel-size", "2", "--zmq-kv-events-ports", "65535"]).unwrap_err();
         assert!(last.contains("no port for rank 1"), "{last}");
+    }
+
+    #[test]
+    fn how_without_where_is_refused() {
+        for (flag, value) in [
+            ("--zmq-kv-events-format", "array"),
+            ("--zmq-kv-events-topic", "kv"),
+            ("--zmq-kv-events-mode", "connect"),
+            ("--zmq-kv-events-host", "127.0.0.2"),
+            ("--zmq-replay-frames", "4"),
+        ] {
+            let error = resolved(&[flag, value]).expect_err("refused");
+            assert!(
+                error.contains(flag) && error.contains("add --zmq-kv-events-ports"),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn decode_workers_have_native_events_only_when_they_publish_any() {
+        let decode = ["--zmq-kv-events-ports", "5000", "--disaggregation-mode", "decode"];
+        let error = resolved(&decode).expect_err("refused");
+        assert!(
+            error.contains("group-0") && error.contains("--decode-local-prefill"),
+            "{error}"
+        );
+        assert!(resolved(&[&decode[..], &["--decode-local-prefill"]].concat()).is_ok());
+    }
+
+    #[test]
+    fn the_reader_that_is_connected_to_has_an_address() {
+        let connect = ["--zmq-kv-events-ports", "5000", "--zmq-kv-events-mode", "connect"];
+        let to = |host| resolved(&[&connect[..], &["--zmq-kv-events-host", host]].concat());
+        assert_eq!(to("192.0.2.7").unwrap().host.to_string(), "192.0.2.7");
+        assert!(to("localhost").unwrap().host.is_loopback());
+        for host in ["reader.example", "0.0.0.0", "lo"] {
+            let error = to(host).expect_err("refused");
+            assert!(error.contains(host) && error.contains("reader"), "{error}");
+        }
     }
 
     #[test]

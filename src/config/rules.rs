@@ -126,6 +126,14 @@ pub(super) fn check_ranges(layered: &Layered) -> Result<(), ConfigError> {
 /// comparisons with the peer run it, is the same whatever they say.
 const NOT_OF_THE_ENGINE: &[&str] = &["zmq_kv_events_ports", "zmq_replay_ports", "router_queue_policy"];
 
+/// What to say instead.
+fn way_out(key: &str) -> &'static str {
+    match key {
+        "response_plane" => "; use tcp, here and on the frontends (DYN_RESPONSE_PLANE)",
+        _ => "",
+    }
+}
+
 /// Words that ask for what is there anyway.
 const NOTHING_ASKED: &[(&str, &str)] = &[("response_plane", "tcp")];
 
@@ -145,7 +153,7 @@ pub(super) fn check_built_in(layered: &Layered, live: bool) -> Result<(), Config
             return Err(refused(
                 layered,
                 key,
-                &format!("asks for {part}, which this build does not have"),
+                &format!("asks for {part}, which this build does not have{}", way_out(key)),
             ));
         }
     }

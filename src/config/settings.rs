@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::choices::{
     DisaggregationMode, DiscoveryBackend, EventPlane, Finite, Limit, NativeMode, NatsConnections, Ports, Reasoning,
-    RequestPlane, ResponsePlane, SchedulingPolicy, StartingStatus, TimingModel, TransferTiming, json, table_or_json,
-    word,
+    RequestPlane, ResponsePlane, SchedulingPolicy, StartingStatus, TimingModel, TransferTiming, json, ports,
+    table_or_json, word,
 };
 use super::labels::Labels;
 use crate::engine::{
@@ -317,6 +317,7 @@ pub struct Settings {
 
     /// Ports of the prefill workers' rendezvous, one per worker, comma separated; 0: any free one.
     #[arg(long, value_name = "PORTS")]
+    #[serde(default, deserialize_with = "ports")]
     pub bootstrap_ports: Option<String>,
 
     /// Longest handoff between two workers, ms, the modelled transfer not counted.
@@ -387,10 +388,12 @@ pub struct Settings {
 
     /// Publish each rank's KV events as vLLM does, too: one first port per worker, comma separated; rank r uses port + r.
     #[arg(long, value_name = "PORTS")]
+    #[serde(default, deserialize_with = "ports")]
     pub zmq_kv_events_ports: Option<String>,
 
     /// Serve the newest native event batches to readers that missed some: one first port per worker, comma separated.
     #[arg(long, value_name = "PORTS")]
+    #[serde(default, deserialize_with = "ports")]
     pub zmq_replay_ports: Option<String>,
 
     /// Let each worker answer queries about its own cache.
@@ -511,7 +514,8 @@ pub struct Settings {
     #[arg(long, value_name = "SEED")]
     pub seed: Option<u64>,
 
-    /// Address of the native event and replay sockets; with --zmq-kv-events-mode connect the reader's.
+    /// Address of the native event and replay sockets; with --zmq-kv-events-mode connect the reader's IP address, and
+    /// replays listen on --event-host.
     #[arg(long, value_name = "HOST")]
     pub zmq_kv_events_host: Option<String>,
 
@@ -593,6 +597,11 @@ pub struct Settings {
     #[arg(long, value_name = "URL")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zmq_broker_url: Option<String>,
+
+    /// Seconds for which discovery may fail while workers are being registered; then the fleet gives up.
+    #[arg(long, value_name = "S")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub registration_timeout: Option<Finite>,
 
     /// Send ZeroMQ events through the brokers that discovery knows.
     #[arg(long, value_name = "BOOL")]

@@ -157,7 +157,6 @@ impl LiveRun {
         };
         flight.dispatched = Some(now);
         flight.route.decided(route.target, route.overlap, route.replica, now);
-        source.dispatched(flight.turn.tag, now);
         out.push(Outgoing {
             id: route.id,
             target: route.target,
@@ -215,7 +214,7 @@ impl LiveRun {
             Terminal::Rejected
         };
         self.collector.record(id, &flight, terminal, at, source);
-        source.ended(flight.turn.tag, now, answer.completed);
+        source.ended(flight.turn.tag, now, terminal);
         self.router.free(id, now);
         self.release(source, now, out);
     }

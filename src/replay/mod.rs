@@ -34,7 +34,9 @@ mod table;
 mod timeline;
 pub mod trace;
 
-pub use agentic::{AgenticRequest, AgenticSource, Dependency, GraphError, GraphOrigin, GraphSummary, Trigger};
+pub use agentic::{
+    AgenticRequest, AgenticSource, Dependency, Graph, GraphError, GraphOrigin, GraphSummary, Relation, Trigger,
+};
 pub use curves::Curves;
 pub use harness::{Control, FleetSpec, Harness, PoolSpec, PrefillSpec, Progress, ReplayError, RouterSpec};
 pub use html::{NamedReport, render as render_html};
@@ -46,7 +48,7 @@ pub use prompt::PromptStore;
 pub use record::{AdmissionRecord, RequestRecord, RoutingRecord, Terminal};
 pub use report::{Goodput, Report, Sla, TokenGaps};
 pub use sessions::{Load, SessionSource, SessionTrace, TurnSpec};
-pub use source::{Source, Trajectory, Turn};
+pub use source::{PlayFailure, Source, Trajectory, Turn};
 pub use stream::StreamSource;
 pub use synthetic::{Arrivals, SyntheticError, SyntheticSpec};
 pub use table::render as render_table;

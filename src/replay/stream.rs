@@ -11,6 +11,7 @@ use rustc_hash::FxBuildHasher;
 
 use crate::types::{IdRun, Prompt, SimTime, Token};
 
+use super::record::Terminal;
 use super::sessions::{Load, instant};
 use super::source::{Source, Turn};
 use super::trace::{MooncakeRow, MooncakeRows, MooncakeScan, TraceError};
@@ -139,7 +140,7 @@ impl<R: BufRead> Source for StreamSource<R> {
         })
     }
 
-    fn ended(&mut self, tag: u32, _now: SimTime, _completed: bool) {
+    fn ended(&mut self, tag: u32, _now: SimTime, _terminal: Terminal) {
         self.ended += 1;
         self.held.remove(&tag);
     }
@@ -281,6 +282,7 @@ mod tests {
             },
             prefill: None,
             events_at_start: false,
+            looks_between_passes: false,
         };
         let config = RouterConfig::default();
         let router = RouterSpec::Kv {
@@ -319,7 +321,7 @@ mod tests {
         while let Some(turn) = source.take(SimTime::ZERO) {
             most = most.max(source.held());
             if turn.tag >= 4 {
-                source.ended(turn.tag - 4, SimTime::ZERO, true);
+                source.ended(turn.tag - 4, SimTime::ZERO, Terminal::Completed);
                 ended += 1;
             }
         }

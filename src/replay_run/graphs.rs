@@ -4,10 +4,8 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use crate::cli::{ReplayArgs, TraceFormat, WekaTimes};
-use crate::replay::trace::{
-    Graph, NestedTimes, RequestTrace, RequestTraceReader, TraceError, WekaReader, read_agentic,
-};
-use crate::replay::{AgenticSource, Source};
+use crate::replay::trace::{NestedTimes, RequestTrace, RequestTraceReader, TraceError, WekaReader, read_agentic};
+use crate::replay::{AgenticSource, Graph, Source};
 
 use super::files;
 use super::{RunError, Workload};
@@ -20,7 +18,7 @@ pub(super) fn read(args: &ReplayArgs, default_tokens: u32) -> Result<Workload, R
     let wanted = args.trace_block_size;
     match args.trace_format {
         TraceFormat::Dynamo => {
-            let mut reader = RequestTraceReader::new(wanted);
+            let mut reader = RequestTraceReader::new(wanted, args.semantics);
             for path in &args.trace_files {
                 reader.read(files::open(path)?)?;
             }
@@ -61,18 +59,13 @@ pub(super) fn read(args: &ReplayArgs, default_tokens: u32) -> Result<Workload, R
 }
 
 /// A graph as the flags want it played.
-pub(super) fn play(args: &ReplayArgs, graph: &Graph) -> Result<Box<dyn Source>, RunError> {
+pub(super) fn play(args: &ReplayArgs, graph: Graph) -> Result<Box<dyn Source>, RunError> {
     if args.replay_concurrency.is_some() {
         let what = "a trace of request graphs sets its own pace; leave out --replay-concurrency";
         return Err(RunError::Invalid(what.into()));
     }
-    let source = AgenticSource::new(
-        &graph.requests,
-        graph.block_tokens,
-        args.arrival_speedup_ratio,
-        args.agentic_lanes,
-    )?;
-    Ok(Box::new(source.with_origin(graph.origin.clone())))
+    let source = AgenticSource::new(graph, args.arrival_speedup_ratio, args.agentic_lanes)?;
+    Ok(Box::new(source))
 }
 
 fn failed(path: &Path, source: std::io::Error) -> TraceError {

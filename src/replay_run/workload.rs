@@ -1,8 +1,8 @@
 //! Trace files by their form.
 
 use crate::cli::{ReplayArgs, TraceFormat};
-use crate::replay::trace::{Graph, MooncakeOptions, SharedPrefix, read_applied_compute};
-use crate::replay::{Load, SessionSource, SessionTrace, Source};
+use crate::replay::trace::{MooncakeOptions, SharedPrefix, read_applied_compute};
+use crate::replay::{Graph, Load, SessionSource, SessionTrace, Source};
 
 use super::RunError;
 use super::{files, graphs, mooncake};
@@ -84,7 +84,7 @@ impl Workload {
     /// [`RunError`] names the request or the flag at fault.
     pub fn source(self, args: &ReplayArgs) -> Result<Box<dyn Source>, RunError> {
         match self {
-            Self::Graph(graph) => graphs::play(args, &graph),
+            Self::Graph(graph) => graphs::play(args, graph),
             Self::Sessions(trace) => Ok(Box::new(SessionSource::new(trace, load(args)))),
             Self::Stream { source, .. } => Ok(source),
         }

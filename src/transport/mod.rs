@@ -1,5 +1,6 @@
 //! Bytes and sockets: request planes, event planes, discovery. Knows nothing of engines or actors.
 
+mod date;
 pub mod discovery;
 pub mod event_plane;
 pub mod http;
@@ -8,6 +9,7 @@ pub mod logprob;
 pub mod nats;
 pub mod recorded;
 pub mod rendezvous;
+pub mod repeated;
 pub mod request_plane;
 pub mod tls;
 pub mod toxic;

@@ -43,7 +43,11 @@ impl Authority {
     /// A certificate of it for these names and addresses, with the common name `owner`.
     pub(crate) fn sign(&self, owner: &str, names: &[&str]) -> Pair {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        let mut params = CertificateParams::new(names).expect("valid names");
+        let params = CertificateParams::new(names).expect("valid names");
+        self.finish(owner, params)
+    }
+
+    fn finish(&self, owner: &str, mut params: CertificateParams) -> Pair {
         params.distinguished_name.push(rcgen::DnType::CommonName, owner);
         let key = KeyPair::generate().expect("a key can be made");
         let certificate = params.signed_by(&key, &self.issuer).expect("an authority signs");
@@ -55,6 +59,15 @@ impl Authority {
         std::fs::write(&pair.certificate, certificate.pem()).expect("the scratch directory is writable");
         std::fs::write(&pair.key, key.serialize_pem()).expect("the scratch directory is writable");
         pair
+    }
+
+    /// One for loopback that is valid in these years only.
+    #[allow(dead_code, reason = "shared by test programs that do not all need it")]
+    pub(crate) fn in_years(&self, owner: &str, years: std::ops::Range<i32>) -> Pair {
+        let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("valid names");
+        params.not_before = rcgen::date_time_ymd(years.start, 1, 1);
+        params.not_after = rcgen::date_time_ymd(years.end, 1, 1);
+        self.finish(owner, params)
     }
 
     /// One for servers and clients on loopback.

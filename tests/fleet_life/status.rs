@@ -97,6 +97,34 @@ fn metrics_tell_the_fleet_and_each_rank_that_has_served() {
     let endpoint = "dynamo_namespace=\"dynamo\",dynamo_component=\"backend\",dynamo_endpoint=\"generate\"";
     let requests = format!("dynamo_component_requests_total{{{endpoint},worker_id=\"{instance:x}\"}} 2\n");
     assert!(page.contains(&requests), "{requests} is not on\n{page}");
+    let row =
+        |name: &str, value: &str| format!("dynamo_component_{name}{{{endpoint},worker_id=\"{instance:x}\"}} {value}\n");
+    scene.until("both calls are over", |scene| {
+        get(scene, "/metrics")
+            .1
+            .contains(&row("request_duration_seconds_count", "2"))
+    });
+    let page = get(&scene, "/metrics").1;
+    for line in [row("inflight_requests", "0"), row("cancellation_total", "0")] {
+        assert!(page.contains(&line), "{line} is not on\n{page}");
+    }
+    let own_labels = format!("{endpoint},worker_id=\"{instance:x}\"");
+    let errors = format!("dynamo_component_errors_total{{{own_labels},error_type=\"generate\"}} 0\n");
+    let buckets = format!("dynamo_component_request_duration_seconds_bucket{{{own_labels},le=\"600\"}} 2\n");
+    assert!(page.contains(&errors) && page.contains(&buckets), "{page}");
+    for name in ["request_bytes_total", "response_bytes_total"] {
+        let begin = format!("dynamo_component_{name}{{{own_labels}}} ");
+        let value = page.lines().find_map(|line| line.strip_prefix(&begin)).unwrap();
+        assert!(value.parse::<u64>().unwrap() > 100, "{name} {value}");
+    }
+    assert!(page.contains(&format!(
+        "dynamo_component_uptime_seconds{{worker_id=\"{instance:x}\"}} "
+    )));
+    assert!(
+        page.contains("dynamo_component_kv_publisher_engines_dropped_events_total{dynamo_namespace="),
+        "{page}"
+    );
+    assert!(page.contains("dynamo_endpoint=\"worker_kv_query_source_"), "{page}");
     let first: u16 = http.parse().unwrap();
     let own = |worker: u16| fetch(&format!("http://127.0.0.1:{}/metrics", first + worker)).1;
     assert!(own(1).contains(&format!("vllm:prompt_tokens_total{{{labels}}} 20.0\n")));
@@ -152,6 +180,48 @@ fn a_draining_worker_and_one_whose_lease_has_gone_are_not_ready() {
     scene.until("w0 is listed again", |scene| {
         scene.worker(0).restarts > restarts && get(scene, "/health/w0").0 == 200
     });
+}
+
+#[test]
+fn a_worker_that_still_loads_is_not_ready_and_says_so() {
+    let flags = ["--speedup-ratio", "0", "--system-port", "0", "--startup-time", "100000"];
+    let scene = Scene::start(&flags);
+    let (code, body) = get(&scene, "/health");
+    let body: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!((code, &body["status"]), (503, &Value::from("notready")));
+    assert_eq!(body["workers"], serde_json::json!({"w0": "loading"}));
+    assert_eq!(body["reason"], "w0: its start-up time is not over");
+    assert_eq!((get(&scene, "/health/w0").0, get(&scene, "/live").0), (503, 200));
+    // One that is replaced does not load again.
+    scene.cluster.kill("w0/r0", Death::Crash).unwrap();
+    scene.until("it has loaded", |scene| get(scene, "/health").0 == 200);
+    assert!(!get(&scene, "/health").1.contains("reason"));
+    let eager = Scene::start(&[&flags[..], &["--system-starting-health-status", "ready"]].concat());
+    assert_eq!(get(&eager, "/health").0, 200, "as it was asked to say");
+}
+
+#[test]
+fn probes_have_the_paths_that_were_asked_for() {
+    let paths = ["--system-health-path", "/ready", "--system-live-path", "/ready/or/not"];
+    let scene = Scene::start(&[&["--speedup-ratio", "0", "--system-port", "0"][..], &paths].concat());
+    for path in ["/ready", "/ready/w0", "/ready/or/not", "/metrics"] {
+        assert_eq!(get(&scene, path).0, 200, "{path}");
+    }
+    assert_eq!(get(&scene, "/health").0, 404);
+}
+
+#[test]
+fn counters_are_there_before_they_count() {
+    let scene = Scene::start(&["--speedup-ratio", "0", "--system-port", "0"]);
+    let page = get(&scene, "/metrics").1;
+    for line in [
+        "ghostfleet_event_messages_dropped_total{plane=\"nats\"} 0",
+        "ghostfleet_event_messages_dropped_total{plane=\"zmq\"} 0",
+        "ghostfleet_kv_event_batches_lost_total 0",
+        "ghostfleet_nats_connections_lost_total 0",
+    ] {
+        assert!(page.lines().any(|text| text == line), "{line} is not on\n{page}");
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 use ghostfleet::actors::death::Death;
 use serde_json::Value;
 
+use crate::ask::{COMPLETIONS, completion, prompt};
 use crate::fleet::{Fleet, MODEL};
 use crate::frontend::{Frontend, FrontendOptions, RouterMode};
 use crate::nats::Nats;
@@ -14,7 +15,7 @@ use crate::stack::Stack;
 use crate::wait::eventually;
 
 const LIMIT: Duration = Duration::from_secs(30);
-const FLAGS: &str = "--num-workers 2 --block-size 16 --speedup-ratio 0 --event-plane nats --durable-kv-events";
+const FLAGS: &str = "--num-workers 2 --block-size 16 --event-plane nats --durable-kv-events";
 
 struct Scene {
     stack: Stack,
@@ -39,16 +40,23 @@ impl Scene {
 
     /// A frontend that takes a snapshot when the stream holds more than `threshold` messages.
     fn frontend(&self, threshold: u32) -> Frontend {
+        self.frontend_with(
+            RouterMode::Kv,
+            &[("DYN_ROUTER_SNAPSHOT_THRESHOLD", &threshold.to_string())],
+        )
+    }
+
+    fn frontend_with(&self, router_mode: RouterMode, variables: &[(&'static str, &str)]) -> Frontend {
         let mut environment = self.stack.environment();
         environment.extend([
             ("NATS_SERVER", self.nats.url()),
             ("DYN_EVENT_PLANE", "nats".to_owned()),
             ("DYN_ROUTER_DURABLE_KV_EVENTS", "true".to_owned()),
-            ("DYN_ROUTER_SNAPSHOT_THRESHOLD", threshold.to_string()),
         ]);
+        environment.extend(variables.iter().map(|(name, value)| (*name, (*value).to_owned())));
         let options = FrontendOptions {
             release: Release::V1_3_1,
-            router_mode: RouterMode::Kv,
+            router_mode,
             migration_limit: 0,
         };
         let namespace = self.stack.namespace();
@@ -81,7 +89,7 @@ impl Scene {
 #[test]
 #[ignore = "needs nats-server and the Dynamo frontends: scripts/test"]
 fn a_late_frontend_learns_the_caches_from_the_stream_and_from_snapshots() {
-    let scene = Scene::start("");
+    let scene = Scene::start("--speedup-ratio 0");
     let fleet = &scene.fleet;
     let first = scene.frontend(4);
     let owner = plant(fleet, first.client(), 1);
@@ -110,7 +118,7 @@ fn a_late_frontend_learns_the_caches_from_the_stream_and_from_snapshots() {
 #[ignore = "needs nats-server and the Dynamo frontends: scripts/test"]
 fn a_publisher_that_dies_and_a_server_that_goes_away_lose_no_event() {
     for connections in ["shared", "per-worker"] {
-        let mut scene = Scene::start(&format!("--nats-connections {connections}"));
+        let mut scene = Scene::start(&format!("--speedup-ratio 0 --nats-connections {connections}"));
         let first = scene.frontend(1_000_000);
         let mut owners = vec![(1, plant(&scene.fleet, first.client(), 1))];
         wait_known(&scene.fleet, first.client(), &owners);
@@ -128,4 +136,32 @@ fn a_publisher_that_dies_and_a_server_that_goes_away_lose_no_event() {
             assert_eq!(follow_up(&scene.fleet, late.client(), topic, 0), owner);
         }
     }
+}
+
+#[test]
+#[ignore = "needs nats-server and the Dynamo frontends: scripts/test"]
+fn busy_workers_are_known_from_the_load_figures_that_this_release_reads() {
+    // 63 blocks to use each: a prompt of 40 is over half.
+    let scene = Scene::start("--num-gpu-blocks-override 64");
+    // Turn by turn: a KV router would go by what it has sent itself.
+    let threshold = [("DYN_ACTIVE_DECODE_BLOCKS_THRESHOLD", "0.5")];
+    let frontend = scene.frontend_with(RouterMode::RoundRobin, &threshold);
+    let client = frontend.client();
+    let short = |topic| client.post(COMPLETIONS, &completion(&prompt(topic, 20), 2)).status;
+    assert_eq!(short(10), 200);
+    let open: Vec<_> = (1..3)
+        .map(|topic| {
+            let mut stream = client.stream(COMPLETIONS, &completion(&prompt(topic, 640), 300));
+            stream.read_texts(1);
+            stream
+        })
+        .collect();
+    eventually(LIMIT, "everybody is busy", || {
+        let status = short(20);
+        assert!([200, 503, 529].contains(&status), "{status}");
+        (status != 200).then_some(())
+    });
+    drop(open);
+    scene.fleet.wait_idle();
+    eventually(LIMIT, "requests are taken again", || (short(30) == 200).then_some(()));
 }

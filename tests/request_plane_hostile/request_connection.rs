@@ -85,7 +85,11 @@ fn a_control_message_that_asks_for_the_impossible_is_refused_by_name() {
             ("127.0.0.1:1", "127.0.0.1:99999", "127.0.0.1:99999"),
             ("127.0.0.1:1", "[::1:1", "[::1:1"),
             ("127.0.0.1:1", "", "not <ip>:<port>"),
-            ("tcp_server", "quic-response", "response plane quic not supported"),
+            (
+                "tcp_server",
+                "quic-response",
+                "response plane quic not supported; use tcp (DYN_RESPONSE_PLANE)",
+            ),
             (
                 "tcp_server",
                 "carrier pigeon",

@@ -74,13 +74,17 @@ impl Etcd {
 
 /// Connects as `serve` with these variables would.
 async fn connect(etcd: &Etcd, variables: Variables<'_>) -> Result<Discovery, DiscoveryError> {
+    connect_at(&etcd.endpoint, variables).await
+}
+
+async fn connect_at(endpoint: &str, variables: Variables<'_>) -> Result<Discovery, DiscoveryError> {
     let flags = [
         "--model-path",
         "m",
         "--discovery-backend",
         "etcd",
         "--etcd-endpoints",
-        &etcd.endpoint,
+        endpoint,
     ];
     let config = ghostfleet::serve::config_from(flags, &environment(variables)).unwrap();
     let DiscoveryConfig::Etcd(mut options) = config.discovery else {
@@ -133,6 +137,9 @@ async fn a_user_signs_in_and_a_wrong_password_is_told_at_once() {
         ]
     };
     works(&connect(&etcd, &user("secret")).await.unwrap()).await;
+    // In the address, which the client by itself does not look at.
+    let address = etcd.endpoint.replace("//", "//ghost:secret@");
+    works(&connect_at(&address, &[]).await.unwrap()).await;
     let refused = connect(&etcd, &user("guess")).await.unwrap_err().to_string();
     assert!(
         refused.contains("refuses") && refused.contains(&etcd.endpoint),

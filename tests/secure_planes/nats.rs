@@ -83,13 +83,18 @@ fn a_server_that_asks_for_certificates_gets_ours() {
     variables.truncate(1);
     let refused = fleet(&url, &variables).err().expect("no certificate");
     assert!(refused.contains(&url), "{refused}");
+    assert!(refused.contains("NATS_TLS_CLIENT_CERT_PATH"), "{refused}");
 }
 
 #[test]
 #[ignore = "needs nats-server: scripts/test"]
 fn tokens_and_nkeys_and_credential_files_sign_in_and_wrong_ones_are_told_at_once() {
+    let (_server, url) = start("nats", &["--user", "me@home", "--pass", "p:q"]);
+    // In the address, which the client by itself does not look at.
+    drop(fleet(&url.replace("//", "//me%40home:p%3Aq@"), &[]).unwrap());
     let (_server, url) = start("nats", &["--auth", "right"]);
     drop(fleet(&url, &[("NATS_AUTH_TOKEN", Path::new("right"))]).unwrap());
+    drop(fleet(&url.replace("//", "//right@"), &[]).unwrap());
     let refused = fleet(&url, &[("NATS_AUTH_TOKEN", Path::new("wrong"))]).err().unwrap();
     assert!(
         refused.contains("NATS_AUTH_TOKEN") && !refused.contains("wrong"),

@@ -136,3 +136,58 @@ fn addresses_and_numbers_that_do_not_fit_are_refused() {
     let text = refusal(&[], &named);
     assert_names(&text, &["DYN_TCP_TLS_SERVER_NAME", "not a name"]);
 }
+
+#[test]
+fn a_switch_that_is_neither_yes_nor_no_is_refused() {
+    let nats = ["--event-plane", "nats", "--nats-server", "tls://127.0.0.1:1"];
+    for (flags, name) in [(&[][..], "DYN_TCP_TLS_INSECURE"), (&nats, "NATS_TLS_INSECURE")] {
+        for wrong in ["maybe", "yes", "2"] {
+            let text = refusal(flags, &[(name, Path::new(wrong))]);
+            assert_names(&text, &[name, wrong, "1 or true", "0 or false"]);
+        }
+        for right in ["true", "TRUE", "1", "0", "false"] {
+            let fixed = ["--model-path", "m", "--discovery-backend", "mem"];
+            let flags = fixed.iter().chain(flags).copied();
+            config_from(flags, &environment(&[(name, Path::new(right))])).unwrap();
+        }
+    }
+}
+
+#[test]
+fn keys_under_a_passphrase_and_certificates_of_version_1_are_explained() {
+    let scratch = TempDir::new().unwrap();
+    let openssl = |arguments: &[&str]| {
+        let made = std::process::Command::new("openssl")
+            .args(arguments)
+            .current_dir(scratch.path())
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    };
+    let file = |name: &str| scratch.path().join(name);
+    openssl(&[
+        "genpkey",
+        "-algorithm",
+        "RSA",
+        "-pkeyopt",
+        "rsa_keygen_bits:2048",
+        "-out",
+        "key",
+    ]);
+    openssl(&["pkey", "-in", "key", "-aes256", "-passout", "pass:x", "-out", "locked"]);
+    openssl(&["req", "-new", "-key", "key", "-subj", "/CN=x", "-out", "request"]);
+    std::fs::write(file("empty"), "").unwrap();
+    openssl(&[
+        "x509", "-req", "-in", "request", "-signkey", "key", "-days", "9", "-out", "old",
+    ]);
+    let with = |cert: &str, key: &str| {
+        let (cert, key) = (file(cert), file(key));
+        refusal(&[], &[("DYN_TCP_TLS_CERT_PATH", &cert), ("DYN_TCP_TLS_KEY_PATH", &key)])
+    };
+    assert_names(
+        &with("old", "locked"),
+        &["DYN_TCP_TLS_KEY_PATH", "locked", "passphrase"],
+    );
+    let old = with("old", "key");
+    assert_names(&old, &["DYN_TCP_TLS_CERT_PATH", "version 1", "version 3"]);
+}

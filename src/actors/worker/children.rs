@@ -135,8 +135,10 @@ impl Worker {
             return;
         }
         let name = self.records().query_name(self.ranks[index].publisher_id);
+        let figures = self.entry.query_figures(index, &name);
         let endpoint = RecoveryEndpoint {
             publisher,
+            figures,
             limits: self.shared.recovery_limits.clone(),
             counts: Arc::clone(&self.entry.recovery),
             faults: Arc::clone(self.entry.faults.table()),

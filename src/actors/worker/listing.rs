@@ -90,7 +90,7 @@ impl Worker {
         let registrar = Registrar::new(
             &self.shared.pool,
             self.shared.discovery.clone(),
-            self.shared.store_health.clone(),
+            &self.shared.store_health,
             self.all_records(),
             ctx.address().recipient(),
             Arc::clone(&self.entry.faults),

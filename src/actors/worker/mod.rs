@@ -94,6 +94,7 @@ impl Worker {
         );
         let gate = Arc::new(gate);
         let sockets = Sockets::open(&plan, &shared, &gate, &entry)?;
+        entry.set_reach(sockets.requests.reach());
         let card = sockets.rendezvous.as_ref().map(|(_, server)| {
             let port = server.address().port();
             Self::own_card(&plan.group.card, shared.tcp_advertise, port).map_err(|error| StartError::Engine {

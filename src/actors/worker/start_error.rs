@@ -8,6 +8,15 @@ use crate::transport::http::FaceError;
 use crate::transport::rendezvous;
 use crate::transport::request_plane::tcp::server::BindError;
 
+/// An address that is not ours is another mistake than a port that is taken.
+fn native_way_out(error: &io::Error) -> &'static str {
+    if error.kind() == io::ErrorKind::AddrNotAvailable {
+        "choose an address of this machine with --zmq-kv-events-host (and --event-host for replays in connect mode)"
+    } else {
+        "choose other ports with --zmq-kv-events-ports and --zmq-replay-ports"
+    }
+}
+
 /// A worker that cannot be built.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -24,9 +33,7 @@ pub enum StartError {
         source: io::Error,
     },
     /// No native event or replay socket.
-    #[error(
-        "{path}: cannot listen on {address}: {source}; choose other ports with --zmq-kv-events-ports and --zmq-replay-ports"
-    )]
+    #[error("{path}: cannot listen on {address}: {source}; {}", native_way_out(source))]
     NativeSocket {
         /// Which stream.
         path: ActorPath,

@@ -4,6 +4,7 @@
 //! memory grows with hash ids, not with the file or with tokens. Mooncake rows can also be played one by one
 //! ([`StreamSource`](super::StreamSource)); then memory holds only what is in flight.
 
+mod agent_sessions;
 mod agentic;
 mod applied;
 mod line;
@@ -11,7 +12,7 @@ mod mooncake;
 mod request_trace;
 mod weka;
 
-pub use agentic::{Graph, read as read_agentic};
+pub use agentic::read as read_agentic;
 pub use applied::{SharedPrefix, read as read_applied_compute};
 pub use line::{Lines, TraceError};
 pub(crate) use mooncake::MooncakeRow;

@@ -186,7 +186,7 @@ pub(super) fn percent_encode(text: &str, kept: impl Fn(u8) -> bool) -> String {
 const HEX: &[u8; 16] = b"0123456789ABCDEF";
 
 /// Undoes [`percent_encode`]; `None` when the text is not of that form (stray `%`, bytes that are no UTF-8).
-pub(super) fn percent_decode(text: &str) -> Option<String> {
+pub(in crate::transport) fn percent_decode(text: &str) -> Option<String> {
     let mut decoded = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&byte, tail)) = rest.split_first() {

@@ -7,14 +7,19 @@
 //! | subject | `<stream>.kv-events` |
 //! | message | one router event as in [`super::kv_event`], without `residency_domain` |
 //!
+//! What does not go through `JetStream` is published as later releases do it, in the scopes of 1.3: load figures under
+//! `namespace.<n>`, forward passes under `namespace.<n>.component.<c>`, with channel records that have these scopes.
+//!
 //! Snapshots are the routers' own: they put them into the object store `namespace-<n>-component-<c>-radix-bucket` and
 //! purge the stream up to there. Source: Dynamo 1.3.1, observed on the wire.
 
 use bytes::Bytes;
 use serde_json::Value;
 
+use super::PublisherId;
 use super::topic::Topic;
-use crate::transport::discovery::EndpointName;
+use crate::transport::discovery::record::{EVENT_CHANNELS, EventAddress};
+use crate::transport::discovery::{EndpointName, Record};
 
 /// Stream of the events of a component's workers.
 pub fn stream_name(scope: &EndpointName) -> String {
@@ -31,6 +36,43 @@ pub fn stream_name(scope: &EndpointName) -> String {
 /// Subject of their messages.
 pub fn subject(scope: &EndpointName) -> String {
     format!("{}.{}", stream_name(scope), Topic::KvEvents.name())
+}
+
+/// Component in whose scope a topic is published; empty: in that of the namespace.
+fn component(scope: &EndpointName, topic: Topic) -> &str {
+    match topic {
+        Topic::KvMetrics => "",
+        Topic::KvEvents | Topic::ForwardPasses => scope.component(),
+    }
+}
+
+/// What subjects of a topic that does not go through `JetStream` begin with.
+pub fn live_prefix(scope: &EndpointName, topic: Topic) -> String {
+    match component(scope, topic) {
+        "" => format!("namespace.{}", scope.namespace()),
+        component => format!("namespace.{}.component.{component}", scope.namespace()),
+    }
+}
+
+/// Subject of such a topic.
+pub fn live_subject(scope: &EndpointName, topic: Topic) -> String {
+    format!("{}.{}", live_prefix(scope, topic), topic.name())
+}
+
+/// Record that tells routers of Dynamo 1.3 where to get the messages of such a topic.
+pub fn channel(scope: &EndpointName, topic: Topic, publisher: PublisherId) -> Record {
+    let (namespace, component, name) = (scope.namespace(), component(scope, topic), topic.name());
+    let address = EventAddress::Nats {
+        subject_prefix: live_prefix(scope, topic),
+    };
+    let value = serde_json::json!({
+        "type": "EventChannel", "namespace": namespace, "component": component, "topic": name,
+        "instance_id": publisher.get(), "transport": address,
+    });
+    Record {
+        key: format!("{EVENT_CHANNELS}{namespace}/{component}/{name}/{publisher:x}"),
+        value: value.to_string().into(),
+    }
 }
 
 /// The messages that say what a payload of topic `kv-events` says.
@@ -107,6 +149,45 @@ mod tests {
         let ids = told.iter().map(|told| read(told)["event"]["event_id"].as_u64());
         assert_eq!(ids.collect::<Option<Vec<_>>>().expect("ids"), [7, 8, 9]);
         assert!(messages(b"\xc1").is_empty());
+    }
+
+    /// Recorded from a Dynamo 1.3.1 worker: keys of its records, decoded, and their values.
+    const CHANNELS: [(Topic, &str, &str); 2] = [
+        (
+            Topic::KvMetrics,
+            "v1/event_channels/dynamo//kv_metrics/12e3a6fc46d5b563",
+            r#"{"type":"EventChannel","namespace":"dynamo","component":"","topic":"kv_metrics","instance_id":1361115114846401891,"transport":{"kind":"Nats","config":{"subject_prefix":"namespace.dynamo"}}}"#,
+        ),
+        (
+            Topic::ForwardPasses,
+            "v1/event_channels/dynamo/backend/forward-pass-metrics/4606d72df2da35d0",
+            r#"{"type":"EventChannel","namespace":"dynamo","component":"backend","topic":"forward-pass-metrics","instance_id":5045957024863106512,"transport":{"kind":"Nats","config":{"subject_prefix":"namespace.dynamo.component.backend"}}}"#,
+        ),
+    ];
+
+    #[test]
+    fn load_figures_and_forward_passes_have_the_scopes_that_dynamo_gives_them() {
+        let scope: EndpointName = "dyn://dynamo.backend.generate".parse().expect("a name");
+        assert_eq!(live_subject(&scope, Topic::KvMetrics), "namespace.dynamo.kv_metrics");
+        assert_eq!(
+            live_subject(&scope, Topic::ForwardPasses),
+            "namespace.dynamo.component.backend.forward-pass-metrics"
+        );
+        for (topic, key, value) in CHANNELS {
+            let recorded: Value = serde_json::from_str(value).expect("JSON");
+            let id = recorded["instance_id"].as_u64().expect("an id");
+            // Ids of 1.3 have 64 bits; ours have fewer.
+            let publisher = PublisherId::new(id & ((1 << 53) - 1)).expect("53 bits");
+            let record = channel(&scope, topic, publisher);
+            let mut told = read(&record.value);
+            assert_eq!(told["instance_id"], publisher.get());
+            told["instance_id"] = id.into();
+            assert_eq!(told, recorded);
+            assert_eq!(
+                record.key.rsplit_once('/').map(|(key, _)| key),
+                key.rsplit_once('/').map(|(key, _)| key)
+            );
+        }
     }
 
     #[test]

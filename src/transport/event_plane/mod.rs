@@ -168,9 +168,8 @@ impl EventPublisher {
                     subject: durable::subject(scope).into(),
                     lost: false,
                 },
-                EventPlane::Nats(outbox) | EventPlane::JetStream { live: outbox, .. } => {
-                    Target::Nats(outbox, subject().into())
-                }
+                EventPlane::JetStream { live, .. } => Target::Nats(live, durable::live_subject(scope, topic).into()),
+                EventPlane::Nats(outbox) => Target::Nats(outbox, subject().into()),
             },
             topic,
             id,

@@ -7,8 +7,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
-use hyper::body::{Body, Incoming};
+use hyper::body::Incoming;
 use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use serde::de::DeserializeOwned;
@@ -22,8 +21,10 @@ use super::generation::{Generation, Interrupted};
 use super::open::Caller;
 use super::plan::{self, Api, Plan};
 use super::stream::{EventStream, FaceBody};
+
 use super::{FaceModel, FaceState};
 use crate::types::DpRank;
+use crate::whole_body::{Untaken, read_whole};
 
 const WORKER_HEADER: HeaderName = HeaderName::from_static("x-ghostfleet-worker");
 /// Texts above this size are tokenized off the socket threads.
@@ -127,17 +128,13 @@ fn method_of(path: &str) -> Option<Method> {
 
 async fn collect(state: &FaceState, body: Incoming) -> Result<Bytes, ApiError> {
     let limit = state.limits.max_body_bytes;
-    let too_large = || ApiError::body_too_large(limit);
-    if body.size_hint().lower() > limit as u64 {
-        return Err(too_large());
-    }
-    let collected = tokio::time::timeout(state.limits.patience, Limited::new(body, limit).collect()).await;
-    match collected {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
-        Ok(Err(error)) => Err(ApiError::bad_body(format!("the body broke off: {error}"))),
-        Err(_) => Err(ApiError::body_too_slow()),
-    }
+    read_whole(body, limit, state.limits.patience)
+        .await
+        .map_err(|untaken| match untaken {
+            Untaken::TooLong => ApiError::body_too_large(limit),
+            Untaken::TooSlow => ApiError::body_too_slow(),
+            Untaken::Broken(why) => ApiError::bad_body(format!("the body broke off: {why}")),
+        })
 }
 
 async fn read<T: DeserializeOwned>(state: &FaceState, body: Incoming) -> Result<T, ApiError> {

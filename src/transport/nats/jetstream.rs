@@ -11,13 +11,12 @@ use bytes::Bytes;
 use futures::future::join_all;
 use serde::Deserialize;
 
+#[cfg(doc)]
+use super::NatsOptions;
 use super::{NatsError, NatsLink};
 
 /// Time for one answer of the server.
 const ANSWER: Duration = Duration::from_secs(5);
-
-/// How long routers can look back, as Dynamo 1.3 has it.
-const MAX_AGE: Duration = Duration::from_secs(3600);
 
 /// The stream exists with other settings: a router was here first, and its settings are as good as ours.
 const EXISTS_DIFFERENTLY: u32 = 10_058;
@@ -64,14 +63,15 @@ struct Refusal {
 }
 
 impl NatsLink {
-    /// Makes a stream for the subjects `<name>.*`, unless it is there.
+    /// Makes a stream for the subjects `<name>.*` that keeps messages for [`NatsOptions::stream_max_age`], unless it is
+    /// there.
     ///
     /// # Errors
     /// [`NatsError::JetStream`].
     pub async fn ensure_stream(&self, name: &str) -> Result<(), NatsError> {
         let gone = || JetStreamError::NoAnswer("the connection has ended".to_owned());
         let ensured = match self.client().await {
-            Some(client) => ensure(&client, name).await,
+            Some(client) => ensure(&client, name, self.stream_max_age()).await,
             None => Err(gone()),
         };
         ensured.map_err(|reason| NatsError::JetStream {
@@ -87,14 +87,14 @@ pub(super) fn stream_of(subject: &str) -> &str {
 }
 
 /// Makes a stream for the subjects `<name>.*`, unless it is there.
-pub(super) async fn ensure(client: &Client, name: &str) -> Result<(), JetStreamError> {
+pub(super) async fn ensure(client: &Client, name: &str, max_age: Duration) -> Result<(), JetStreamError> {
     let settings = serde_json::json!({
         "name": name,
         "subjects": [format!("{name}.*")],
         "retention": "limits",
         "storage": "file",
         "discard": "old",
-        "max_age": u64::try_from(MAX_AGE.as_nanos()).unwrap_or(u64::MAX),
+        "max_age": u64::try_from(max_age.as_nanos()).unwrap_or(u64::MAX),
         "num_replicas": 1,
         "max_consumers": -1,
         "max_msgs": -1,

@@ -4,16 +4,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use async_nats::connection::State;
 use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::{JetStreamError, NatsAuth, NatsOptions};
+use super::{JetStreamError, NatsAuth, NatsOptions, Tally};
+use crate::transport::repeated::Repeated;
 use crate::transport::tls::{TlsError, Trust};
 
 /// Time for one attempt on one server.
 const ATTEMPT: Duration = Duration::from_secs(5);
+
+/// A server that is silent for two of these is gone: its machine may have ended without a word.
+const PING_INTERVAL: Duration = Duration::from_secs(10);
 
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const MAX_RETRY: Duration = Duration::from_secs(2);
@@ -73,8 +78,18 @@ pub enum NatsError {
     },
 }
 
+/// The way out of a handshake that failed. Source: error texts of rustls 0.23 and nats-server 2.
 fn certificate_hint(reason: &str) -> &'static str {
-    if reason.contains("certificate") {
+    let reason = reason.to_ascii_lowercase().replace([' ', '_'], "");
+    let any = |words: &[&str]| words.iter().any(|words| reason.contains(words));
+    if any(&[
+        "certificaterequired",
+        "handshakefailure",
+        "badcertificate",
+        "fatalalert:unknownca",
+    ]) {
+        "the server does not take our certificate: check NATS_TLS_CLIENT_CERT_PATH and NATS_TLS_CLIENT_KEY_PATH, "
+    } else if any(&["certificate", "unknownissuer"]) {
         "check NATS_TLS_CA_CERT_PATH, NATS_TLS_CLIENT_CERT_PATH and NATS_TLS_CLIENT_KEY_PATH, "
     } else {
         ""
@@ -86,6 +101,16 @@ fn certificate_hint(reason: &str) -> &'static str {
 pub struct NatsConnector {
     options: NatsOptions,
     lost: Arc<AtomicUsize>,
+    tally: Arc<Tally>,
+    complaints: Arc<Complaints>,
+}
+
+/// What servers and connections complain of, said now and then however often it happens.
+#[derive(Debug, Default)]
+struct Complaints {
+    connecting: Repeated,
+    server: Repeated,
+    slow: Repeated,
 }
 
 /// One connection; clones share it. Everything on it is resumed when the server is back. It ends when the last clone
@@ -93,6 +118,8 @@ pub struct NatsConnector {
 #[derive(Debug, Clone)]
 pub struct NatsLink {
     client: watch::Receiver<Option<Client>>,
+    tally: Arc<Tally>,
+    stream_max_age: Duration,
 }
 
 impl NatsConnector {
@@ -101,7 +128,14 @@ impl NatsConnector {
         Self {
             options,
             lost: Arc::default(),
+            tally: Arc::default(),
+            complaints: Arc::default(),
         }
+    }
+
+    /// What became of the messages of outboxes on its connections.
+    pub fn tally(&self) -> &Arc<Tally> {
+        &self.tally
     }
 
     /// Where it connects to.
@@ -122,7 +156,7 @@ impl NatsConnector {
             match tokio::time::timeout_at(deadline, self.try_connect()).await {
                 Ok(Ok(client)) => {
                     let (_, client) = watch::channel(Some(client));
-                    return Ok(NatsLink { client });
+                    return Ok(self.link(client));
                 }
                 Ok(Err(Attempt::Final(error))) => return Err(error),
                 Ok(Err(Attempt::Failed(why))) => reason = why,
@@ -151,7 +185,11 @@ impl NatsConnector {
                     match connector.try_connect().await {
                         Ok(client) => return client,
                         Err(Attempt::Failed(reason)) => tracing::debug!(%reason, "no NATS connection yet"),
-                        Err(Attempt::Final(error)) => tracing::warn!(%error, "no NATS connection yet"),
+                        Err(Attempt::Final(error)) => {
+                            if let Some(times) = connector.complaints.connecting.say() {
+                                tracing::warn!(%error, times, "no NATS connection yet; trying again");
+                            }
+                        }
                     }
                     tokio::time::sleep(wait).await;
                     wait = (wait * 2).min(MAX_RETRY);
@@ -165,7 +203,15 @@ impl NatsConnector {
                 () = sender.closed() => {}
             }
         });
-        NatsLink { client }
+        self.link(client)
+    }
+
+    fn link(&self, client: watch::Receiver<Option<Client>>) -> NatsLink {
+        NatsLink {
+            client,
+            tally: Arc::clone(&self.tally),
+            stream_max_age: self.options.stream_max_age,
+        }
     }
 
     async fn try_connect(&self) -> Result<Client, Attempt> {
@@ -191,6 +237,7 @@ impl NatsConnector {
         let options = ConnectOptions::new()
             .name("ghostfleet")
             .connection_timeout(ATTEMPT)
+            .ping_interval(PING_INTERVAL)
             .client_capacity(CLIENT_QUEUE)
             .subscription_capacity(SUBSCRIPTION_QUEUE)
             .max_reconnects(None)
@@ -237,8 +284,10 @@ impl NatsConnector {
         let lost = Arc::clone(&self.lost);
         let addresses: Arc<str> = self.options.addresses().into();
         let is_lost = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let complaints = Arc::clone(&self.complaints);
         options.event_callback(move |event| {
             let (lost, addresses, is_lost) = (Arc::clone(&lost), Arc::clone(&addresses), Arc::clone(&is_lost));
+            let complaints = Arc::clone(&complaints);
             async move {
                 match event {
                     Event::Disconnected if !is_lost.swap(true, Ordering::Relaxed) => {
@@ -254,12 +303,19 @@ impl NatsConnector {
                     }
                     Event::SlowConsumer(subscription) => {
                         metrics::counter!("ghostfleet_nats_requests_dropped_total").increment(1);
-                        tracing::warn!(
-                            subscription,
-                            "requests come faster than they are handed on; dropped one"
-                        );
+                        if let Some(times) = complaints.slow.say() {
+                            tracing::warn!(
+                                subscription,
+                                times,
+                                "requests come faster than they are handed on; they are dropped"
+                            );
+                        }
                     }
-                    Event::ServerError(error) => tracing::warn!(%addresses, %error, "NATS server reports an error"),
+                    Event::ServerError(error) => {
+                        if let Some(times) = complaints.server.say() {
+                            tracing::warn!(%addresses, %error, times, "NATS server reports an error");
+                        }
+                    }
                     Event::ClientError(error) => tracing::debug!(%addresses, %error, "NATS client reports an error"),
                     Event::Connected | Event::Disconnected | Event::LameDuckMode | Event::Draining | Event::Closed => {}
                 }
@@ -280,5 +336,23 @@ impl NatsLink {
         let mut client = self.client.clone();
         let connected = client.wait_for(Option::is_some).await.ok()?;
         connected.clone()
+    }
+
+    /// Whether the server is there, as far as anybody knows.
+    pub fn is_there(&self) -> bool {
+        let client = self.client.borrow();
+        client
+            .as_ref()
+            .is_some_and(|client| client.connection_state() == State::Connected)
+    }
+
+    /// How long a stream that it makes keeps messages.
+    pub(super) fn stream_max_age(&self) -> Duration {
+        self.stream_max_age
+    }
+
+    /// What became of the messages of outboxes on it and its siblings.
+    pub(super) fn tally(&self) -> &Arc<Tally> {
+        &self.tally
     }
 }

@@ -9,8 +9,10 @@ mod jetstream;
 mod link;
 mod options;
 mod outbox;
+mod tally;
 
 pub use jetstream::JetStreamError;
 pub use link::{NatsConnector, NatsError, NatsLink};
 pub use options::{NatsAuth, NatsAuthError, NatsOptions, NatsOptionsError};
 pub use outbox::{NatsOutbox, OutboxLimits, OutboxStats};
+pub use tally::Tally;

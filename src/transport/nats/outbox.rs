@@ -2,7 +2,7 @@
 //! sent once, or until `JetStream` says that it is stored.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
+use super::tally::Tally;
 use super::{JetStreamError, NatsLink, jetstream};
 
 /// Bounds of an outbox.
@@ -76,10 +77,14 @@ struct Queue {
     limits: OutboxLimits,
     waiting: Mutex<Waiting>,
     wake: Notify,
+    /// It died as its process would: what it had is gone, and nobody is told.
+    crashed: AtomicBool,
     sent: AtomicU64,
     dropped: AtomicU64,
     refused: AtomicU64,
     repeated: AtomicU64,
+    tally: Arc<Tally>,
+    stream_max_age: Duration,
 }
 
 #[derive(Default)]
@@ -96,6 +101,9 @@ const STORE_RETRIES: [Duration; 2] = [Duration::from_millis(50), Duration::from_
 
 /// Messages taken out at a time.
 const BATCH: usize = 256;
+
+/// How often an outbox whose server is away looks for it.
+const LOOK: Duration = Duration::from_millis(50);
 
 impl NatsOutbox {
     /// An outbox of `link`; its task runs on `runtime`.
@@ -114,10 +122,13 @@ impl NatsOutbox {
             limits,
             waiting: Mutex::default(),
             wake: Notify::new(),
+            crashed: AtomicBool::new(false),
             sent: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             repeated: AtomicU64::new(0),
+            tally: Arc::clone(link.tally()),
+            stream_max_age: link.stream_max_age(),
         });
         let end = CancellationToken::new();
         let pump = runtime
@@ -136,6 +147,7 @@ impl NatsOutbox {
         if waiting.messages.len() >= queue.limits.messages || waiting.bytes + body.len() > queue.limits.bytes {
             drop(waiting);
             metrics::counter!("ghostfleet_event_messages_dropped_total", "plane" => "nats").increment(1);
+            queue.tally.dropped_at_bound();
             if queue.dropped.fetch_add(1, Ordering::Relaxed) == 0 {
                 tracing::warn!("events wait for NATS up to the bound; messages are dropped from now on");
             }
@@ -143,6 +155,7 @@ impl NatsOutbox {
         }
         waiting.bytes += body.len();
         waiting.messages.push_back((subject.clone(), body));
+        queue.tally.queued();
         drop(waiting);
         queue.wake.notify_one();
         true
@@ -157,8 +170,10 @@ impl NatsOutbox {
 
     /// Drops what waits, as the death of a process does.
     pub fn crash(&self) {
+        let queue = &self.owner.queue;
+        queue.crashed.store(true, Ordering::Relaxed);
         self.owner.pump.abort();
-        *self.owner.queue.lock() = Waiting::default();
+        queue.forget();
     }
 
     /// Counters and what waits now.
@@ -183,6 +198,10 @@ impl NatsOutbox {
 impl Drop for Owner {
     fn drop(&mut self) {
         self.end.cancel();
+        if self.queue.crashed.load(Ordering::Relaxed) || self.pump.is_finished() {
+            // Nobody else looks at what came after the pump's end.
+            self.queue.forget();
+        }
     }
 }
 
@@ -203,6 +222,17 @@ impl Queue {
         batch
     }
 
+    /// Drops what waits; it is lost unless the outbox has crashed.
+    fn forget(&self) {
+        let rest = std::mem::take(&mut *self.lock());
+        self.ended_with(rest.messages.len());
+    }
+
+    fn ended_with(&self, count: usize) {
+        let lost = !self.crashed.load(Ordering::Relaxed);
+        self.tally.ended_with(count as u64, lost);
+    }
+
     /// Sends until all of it is stored, however long that takes.
     async fn store(&self, client: &Client, mut batch: Vec<(Subject, Bytes)>) {
         let limit = client.server_info().max_payload;
@@ -214,20 +244,20 @@ impl Queue {
             fits
         });
         let mut rest = &batch[..];
+        let mut hand = Hand::new(self, rest.len());
         let mut wait = STORE_RETRIES[0];
         while !rest.is_empty() {
             let Err((stored, error)) = jetstream::store(client, rest).await else {
-                self.sent.fetch_add(rest.len() as u64, Ordering::Relaxed);
-                return;
+                return hand.delivered(rest.len());
             };
-            self.sent.fetch_add(stored as u64, Ordering::Relaxed);
+            hand.delivered(stored);
             rest = &rest[stored..];
             metrics::counter!("ghostfleet_durable_events_repeated_total").increment(1);
             if self.repeated.fetch_add(1, Ordering::Relaxed) == 0 {
                 tracing::warn!(%error, "JetStream has not stored an event; sending until it has");
             }
             if let (Some((subject, _)), JetStreamError::NoStream(_)) = (rest.first(), &error)
-                && let Err(error) = jetstream::ensure(client, jetstream::stream_of(subject)).await
+                && let Err(error) = jetstream::ensure(client, jetstream::stream_of(subject), self.stream_max_age).await
             {
                 tracing::debug!(%error, "cannot make the stream again");
             }
@@ -242,22 +272,54 @@ impl Queue {
 
     fn refuse(&self, bytes: usize, error: &dyn std::fmt::Display) {
         metrics::counter!("ghostfleet_event_messages_dropped_total", "plane" => "nats").increment(1);
+        self.tally.refused();
         if self.refused.fetch_add(1, Ordering::Relaxed) == 0 {
             tracing::warn!(bytes, %error, "NATS does not take a message");
         }
     }
 
     async fn publish(&self, client: &Client, batch: Vec<(Subject, Bytes)>) {
+        let mut hand = Hand::new(self, batch.len());
+        let mut taken = 0;
         for (subject, body) in batch {
             let bytes = body.len();
             // Waits while the server is away, once the client's own queue is full.
             match client.publish(subject, body).await {
-                Ok(()) => {
-                    self.sent.fetch_add(1, Ordering::Relaxed);
+                Ok(()) => taken += 1,
+                Err(error) => {
+                    hand.left -= 1;
+                    self.refuse(bytes, &error);
                 }
-                Err(error) => self.refuse(bytes, &error),
             }
         }
+        // What the client has may still be in its own buffers.
+        if client.flush().await.is_ok() {
+            hand.delivered(taken);
+        }
+    }
+}
+
+/// Messages taken out of the queue that nobody has confirmed. Dropping it ends them: lost, or died with the outbox.
+struct Hand<'a> {
+    queue: &'a Queue,
+    left: usize,
+}
+
+impl<'a> Hand<'a> {
+    fn new(queue: &'a Queue, left: usize) -> Self {
+        Self { queue, left }
+    }
+
+    fn delivered(&mut self, count: usize) {
+        self.left -= count;
+        self.queue.sent.fetch_add(count as u64, Ordering::Relaxed);
+        self.queue.tally.delivered(count as u64);
+    }
+}
+
+impl Drop for Hand<'_> {
+    fn drop(&mut self) {
+        self.queue.ended_with(self.left);
     }
 }
 
@@ -275,10 +337,14 @@ async fn pump(delivery: Delivery, link: NatsLink, queue: Arc<Queue>, end: Cancel
         client = link.client() => client,
         () = end.cancelled() => None,
     }) else {
-        return;
+        return queue.forget();
     };
     let running = async {
         loop {
+            // Handed to the client now, it would wait there out of our bounds and counts.
+            while !link.is_there() {
+                tokio::time::sleep(LOOK).await;
+            }
             let batch = queue.take();
             if !batch.is_empty() {
                 match delivery {
@@ -305,4 +371,5 @@ async fn pump(delivery: Delivery, link: NatsLink, queue: Arc<Queue>, end: Cancel
         // What the server does not take in time is gone, as with any process that ends.
         () = given_up => {}
     }
+    queue.forget();
 }

@@ -29,7 +29,7 @@ pub enum ControlError {
     #[error("malformed control message: {0}")]
     Malformed(String),
     /// An unknown response plane.
-    #[error("response plane {0} not supported")]
+    #[error("response plane {0} not supported; use tcp (DYN_RESPONSE_PLANE)")]
     ResponsePlane(String),
     /// An unknown kind of call.
     #[error("request type {0} not supported")]
@@ -173,7 +173,7 @@ mod tests {
             br#"{"id":"a","payload_codec":"json","connection_info":{"transport":"quic-response","info":"{}"}}"#;
         assert_eq!(
             decode(header).unwrap_err().to_string(),
-            "response plane quic not supported"
+            "response plane quic not supported; use tcp (DYN_RESPONSE_PLANE)"
         );
     }
 

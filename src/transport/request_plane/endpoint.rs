@@ -22,6 +22,9 @@ pub struct Call {
 pub trait Endpoint: Send + Sync {
     /// Takes or refuses a call. After [`Ack::Accepted`] the endpoint dials back by itself.
     fn accept(self: Arc<Self>, call: Call) -> Ack;
+
+    /// A call came for it that does not say who calls.
+    fn count_invalid(&self) {}
 }
 
 /// Lets the endpoint that was found take or refuse a request, whatever plane brought it. `payload` is a two-part frame;
@@ -38,16 +41,23 @@ fn decide(endpoint: Option<Arc<dyn Endpoint>>, path: &[u8], payload: &Bytes) -> 
     let Some(endpoint) = endpoint else {
         return Ack::Unavailable(format!("unknown endpoint {}", String::from_utf8_lossy(path)));
     };
-    let header = match two_part::split(payload) {
-        Ok((header, _)) => header,
-        Err(error) => return Ack::Unavailable(error.to_string()),
-    };
-    match control::decode(header) {
-        Ok(control) => endpoint.accept(Call {
+    let read = two_part::split(payload)
+        .map_err(|error| error.to_string())
+        .and_then(|(header, _)| {
+            Ok((
+                control::decode(header).map_err(|error| error.to_string())?,
+                header.len(),
+            ))
+        });
+    match read {
+        Ok((control, header_bytes)) => endpoint.accept(Call {
             control,
-            body: payload.slice(two_part::PREFIX_BYTES + header.len()..),
+            body: payload.slice(two_part::PREFIX_BYTES + header_bytes..),
         }),
-        Err(error) => Ack::Unavailable(error.to_string()),
+        Err(why) => {
+            endpoint.count_invalid();
+            Ack::Unavailable(why)
+        }
     }
 }
 
@@ -105,7 +115,7 @@ mod tests {
         let quic = br#"{"id":"a","connection_info":{"transport":"quic-response","info":"{}"}}"#;
         assert_eq!(
             ack(takes(), quic),
-            "Server unavailable: response plane quic not supported"
+            "Server unavailable: response plane quic not supported; use tcp (DYN_RESPONSE_PLANE)"
         );
         let short = dispatch(takes(), b"a/b", &Bytes::from_static(b"short")).text();
         assert!(

@@ -8,6 +8,7 @@
 //! | [`response`] | items of the answer |
 //! | [`call_home`] | the response socket: one TCP connection per request, dialled by the worker |
 //! | [`endpoint`] | what stands behind a path: `generate`, or a KV recovery endpoint |
+//! | [`figures`] | what Dynamo counts of an endpoint |
 //! | [`plane`] | where a worker puts its endpoints, whatever brings the requests |
 //! | [`tcp`] | the TCP listener side (frames, acks) |
 //! | [`nats`] | subscriptions and replies |
@@ -17,6 +18,7 @@
 pub mod call_home;
 pub mod control;
 pub mod endpoint;
+pub mod figures;
 pub mod nats;
 pub mod plane;
 pub mod request;

@@ -1,7 +1,7 @@
 //! A request plane as a worker sees it: a place to put endpoints, and the address that routers are told.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use tokio::sync::oneshot;
 
@@ -23,6 +23,26 @@ pub enum RequestPlane {
     },
     /// Subjects of a NATS connection.
     Nats(Arc<NatsServer>),
+}
+
+/// Whether requests come through a plane at all, for those who must not keep it alive.
+#[derive(Debug, Clone, Default)]
+pub enum Reach {
+    /// Nothing is known that could be away: whoever has the address gets through.
+    #[default]
+    Direct,
+    /// By way of a NATS server.
+    Nats(Weak<NatsServer>),
+}
+
+impl Reach {
+    /// Whether anybody gets through now.
+    pub fn is_there(&self) -> bool {
+        match self {
+            Self::Direct => true,
+            Self::Nats(server) => server.upgrade().is_some_and(|server| server.is_there()),
+        }
+    }
 }
 
 /// An endpoint on its way to being reachable.
@@ -55,6 +75,14 @@ impl RequestPlane {
         match self {
             Self::Tcp { address, .. } => RequestAddress::Tcp(format!("{address}/{}", name.request_path(instance))),
             Self::Nats(_) => RequestAddress::Nats(name.request_subject(instance)),
+        }
+    }
+
+    /// Whether requests come through.
+    pub fn reach(&self) -> Reach {
+        match self {
+            Self::Tcp { .. } => Reach::Direct,
+            Self::Nats(server) => Reach::Nats(Arc::downgrade(server)),
         }
     }
 

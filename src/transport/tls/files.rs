@@ -2,10 +2,14 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{self, RootCertStore};
+
+use super::der;
+use crate::transport::date::date;
 
 /// Longest file read; bundles of all public authorities have a quarter of it.
 const MAX_BYTES: u64 = 1 << 20;
@@ -209,12 +213,40 @@ impl Pem {
         Ok(certificates)
     }
 
+    /// What will keep peers from taking its certificates although they are in order: they are expired, or not valid yet.
+    pub fn doubts(&self, now: SystemTime) -> Vec<String> {
+        let certificates = self.certificates().unwrap_or_default();
+        let facts = certificates.iter().filter_map(|certificate| der::facts(certificate));
+        let doubts = facts.filter_map(|facts| {
+            if facts.until < now {
+                Some(format!(
+                    "{self} has expired on {}; peers refuse it: renew it",
+                    date(facts.until)
+                ))
+            } else if facts.from > now {
+                let from = date(facts.from);
+                Some(format!(
+                    "{self} is not valid before {from}; peers refuse it until then: check the clock"
+                ))
+            } else {
+                None
+            }
+        });
+        doubts.collect()
+    }
+
     /// Its first private key.
     ///
     /// # Errors
     /// [`TlsError`].
     pub fn private_key(&self) -> Result<PrivateKeyDer<'static>, TlsError> {
         let text = self.read()?;
+        // `ENCRYPTED PRIVATE KEY` in the form of PKCS 8, `Proc-Type: 4,ENCRYPTED` in the older ones.
+        if text.windows(9).any(|words| words == b"ENCRYPTED") {
+            return Err(self.content(
+                "holds a key under a passphrase, for which nobody can be asked; take it off (openssl pkey -in KEY -out PLAIN)",
+            ));
+        }
         PrivateKeyDer::from_pem_slice(&text).map_err(|error| {
             if matches!(error, pem::Error::NoItemsFound) {
                 self.content("holds no private key")
@@ -243,12 +275,22 @@ impl Identity {
         Ok((self.chain.certificates()?, self.key.private_key()?))
     }
 
+    fn is_of_version_1(&self) -> bool {
+        let chain = self.chain.certificates().unwrap_or_default();
+        let own = chain.first().and_then(|certificate| der::facts(certificate));
+        own.is_some_and(|facts| facts.version == 1)
+    }
+
     pub(super) fn refused(&self, error: &rustls::Error) -> TlsError {
         TlsError::Pair {
             certificate: self.chain.clone(),
             key: self.key.clone(),
             reason: if matches!(error, rustls::Error::InconsistentKeys(_)) {
                 "the key is not the one of the certificate".to_owned()
+            } else if self.is_of_version_1() {
+                "the certificate is of X.509 version 1; only version 3 is taken, which openssl makes when extensions are \
+                 asked for (-extfile, -addext)"
+                    .to_owned()
             } else {
                 error.to_string()
             },

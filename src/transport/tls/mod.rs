@@ -3,12 +3,14 @@
 //! | Module | What |
 //! |---|---|
 //! | [`files`] | PEM text, and what can be wrong with it |
+//! | [`der`] | version and validity of a certificate |
 //! | [`servers`] | NATS and etcd |
 //! | [`tcp`] | both roles of the TCP request plane: its listeners, and the response sockets that workers dial |
 //! | [`insecure`] | the verifier that believes every server |
 //!
 //! One cryptographic provider throughout: ring. Source: variables and rules of Dynamo 1.6.1.
 
+mod der;
 mod files;
 mod insecure;
 pub mod servers;
@@ -21,7 +23,7 @@ use tokio_rustls::rustls::{ClientConfig, ConfigBuilder, ServerConfig, WantsVerif
 
 pub use files::{Identity, Pem, Place, TlsError};
 pub use servers::{EtcdTls, NatsTls};
-pub use tcp::{ClientTls, ServerTls, TcpTls};
+pub use tcp::{ClientTls, FrontendVariable, ServerTls, TcpTls};
 
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
@@ -71,9 +73,18 @@ fn server_builder() -> ConfigBuilder<ServerConfig, WantsVerifier> {
         .expect("the provider has the default versions")
 }
 
-/// What the peer takes for "yes" in a variable that takes away a protection.
-fn is_yes(text: &str) -> bool {
-    text == "1" || text.eq_ignore_ascii_case("true")
+/// A variable that takes away a protection: `1` and `true` are what the peer takes for yes, and what it does not know
+/// must not count as no either.
+fn is_yes(variable: &'static str, text: &str) -> Result<bool, TlsError> {
+    match text.trim().to_ascii_lowercase().as_str() {
+        "1" | "true" => Ok(true),
+        "0" | "false" => Ok(false),
+        _ => Err(TlsError::Value {
+            variable,
+            value: text.to_owned(),
+            why: "must be 1 or true (no check of certificates), or 0 or false",
+        }),
+    }
 }
 
 /// The values of two variables that belong together.
@@ -133,10 +144,11 @@ impl Variables<'_> {
     }
 
     /// Whom to trust: authorities, or anybody; `None` when nothing is said.
-    fn trust(self, authorities: &'static str, insecure: &'static str) -> Option<Trust> {
-        if self.value(insecure).is_some_and(|text| is_yes(&text)) {
-            return Some(Trust::Anybody);
+    fn trust(self, authorities: &'static str, insecure: &'static str) -> Result<Option<Trust>, TlsError> {
+        let anybody = self.value(insecure).map(|text| is_yes(insecure, &text));
+        if anybody.transpose()?.unwrap_or(false) {
+            return Ok(Some(Trust::Anybody));
         }
-        self.file(authorities).map(Trust::Authorities)
+        Ok(self.file(authorities).map(Trust::Authorities))
     }
 }

@@ -21,7 +21,7 @@ impl NatsTls {
     /// [`TlsError`].
     pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, TlsError> {
         let variables = Variables(&lookup);
-        let trust = variables.trust("NATS_TLS_CA_CERT_PATH", "NATS_TLS_INSECURE");
+        let trust = variables.trust("NATS_TLS_CA_CERT_PATH", "NATS_TLS_INSECURE")?;
         let identity = variables.identity("NATS_TLS_CLIENT_CERT_PATH", "NATS_TLS_CLIENT_KEY_PATH")?;
         if trust.is_none() && identity.is_none() {
             return Ok(None);
@@ -29,6 +29,18 @@ impl NatsTls {
         let tls = Self { trust, identity };
         tls.config()?;
         Ok(Some(tls))
+    }
+
+    /// Certificates in use.
+    pub fn certificates(&self) -> Vec<&Pem> {
+        let authorities = match &self.trust {
+            Some(Trust::Authorities(authorities)) => Some(authorities),
+            Some(Trust::Anybody) | None => None,
+        };
+        authorities
+            .into_iter()
+            .chain(self.identity.iter().map(|own| &own.chain))
+            .collect()
     }
 
     /// Settings of the connections. Without [`Self::trust`] they are good for a check of the identity only: they trust
@@ -52,6 +64,12 @@ pub struct EtcdTls {
 }
 
 impl EtcdTls {
+    /// Certificates in use.
+    pub fn certificates(&self) -> Vec<&Pem> {
+        let own = self.identity.iter().map(|own| &own.chain);
+        std::iter::once(&self.authorities).chain(own).collect()
+    }
+
     /// From `ETCD_AUTH_CA`, `ETCD_AUTH_CLIENT_CERT` and `ETCD_AUTH_CLIENT_KEY`; `None` when none is set.
     ///
     /// # Errors

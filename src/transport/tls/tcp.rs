@@ -6,12 +6,13 @@
 //! | `DYN_TCP_TLS_CERT_PATH`, `DYN_TCP_TLS_KEY_PATH` | server | certificate and key; both turn TLS on |
 //! | `DYN_TCP_TLS_CLIENT_CA_CERT_PATH` | server | frontends have to show a certificate of this authority |
 //! | `DYN_TCP_TLS_CA_CERT_PATH` | client | authority of the frontends' certificates; turns TLS on |
-//! | `DYN_TCP_TLS_INSECURE` | client | `1` or `true`: no check of certificates; turns TLS on |
+//! | `DYN_TCP_TLS_INSECURE` | client | `1` or `true`: no check of certificates; turns TLS on; `0` or `false`: as unset |
 //! | `DYN_TCP_TLS_CLIENT_CERT_PATH`, `DYN_TCP_TLS_CLIENT_KEY_PATH` | client | identity to show to frontends |
 //! | `DYN_TCP_TLS_SERVER_NAME` | client | name to look for in certificates instead of the address dialled |
 //! | `DYN_TCP_TLS_HANDSHAKE_TIMEOUT_SECS` | both | 3 unless set |
 //!
-//! Source: Dynamo 1.6.1. Unlike there, a certificate that is replaced on disk is used from the next start on.
+//! Source: Dynamo 1.6.1. Unlike there, a certificate that is replaced on disk is used from the next start on, and a value
+//! of the switch that is neither yes nor no is refused.
 
 use std::fmt;
 use std::io;
@@ -47,6 +48,23 @@ pub struct TcpTls {
     pub server: Option<ServerTls>,
     /// Response sockets.
     pub client: Option<ClientTls>,
+    /// Certificates in use.
+    certificates: Vec<Pem>,
+    /// Every variable of a file that is set.
+    files: Vec<(&'static str, String)>,
+    /// Frontends have to show a certificate.
+    mutual: bool,
+}
+
+/// A variable that a frontend of these workers needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FrontendVariable {
+    /// Its name.
+    pub name: &'static str,
+    /// The file that the workers have under that name; frontends on this machine may use it as well.
+    pub value: Option<String>,
+    /// What it should be.
+    pub meaning: &'static str,
 }
 
 /// TLS of listeners. Clones share it.
@@ -75,7 +93,62 @@ impl TcpTls {
         let handshake_limit = handshake_limit(variables)?;
         let server = server(variables, handshake_limit)?;
         let client = client(variables, handshake_limit)?;
-        Ok(Self { server, client })
+        let set = |name| Some((name, variables.value(name)?));
+        let certificates = [CERT, CLIENT_CA, CA, CLIENT_CERT];
+        let certificates = certificates.into_iter().filter_map(|name| variables.file(name));
+        let mutual = server.is_some() && variables.value(CLIENT_CA).is_some();
+        Ok(Self {
+            // Authorities are not read when anybody is trusted.
+            certificates: if server.is_some() || client.is_some() {
+                certificates.collect()
+            } else {
+                Vec::new()
+            },
+            files: [CERT, KEY, CA, INSECURE, CLIENT_CERT, CLIENT_KEY]
+                .into_iter()
+                .filter_map(set)
+                .collect(),
+            mutual,
+            server,
+            client,
+        })
+    }
+
+    /// Certificates in use.
+    pub fn certificates(&self) -> &[Pem] {
+        &self.certificates
+    }
+
+    /// What frontends have to be told so that they get through to these workers, and these workers to them.
+    pub fn frontend_variables(&self) -> Vec<FrontendVariable> {
+        let value = |name| {
+            self.files
+                .iter()
+                .find(|(set, _)| *set == name)
+                .map(|(_, value)| value.clone())
+        };
+        let mut needed = Vec::new();
+        if self.server.is_some() {
+            if value(CA).is_none() && value(INSECURE).is_some() {
+                needed.push((INSECURE, "true"));
+            } else {
+                needed.push((CA, "the authority of the workers' certificate"));
+            }
+        }
+        if self.mutual {
+            needed.push((CLIENT_CERT, "a certificate that the workers take"));
+            needed.push((CLIENT_KEY, "its key"));
+        }
+        if self.client.is_some() {
+            needed.push((CERT, "the frontend's certificate"));
+            needed.push((KEY, "its key"));
+        }
+        let variables = needed.into_iter().map(|(name, meaning)| FrontendVariable {
+            name,
+            value: value(name),
+            meaning,
+        });
+        variables.collect()
     }
 
     /// What is likely a mistake although it may be meant, in words for a log.
@@ -125,7 +198,7 @@ fn server(variables: Variables<'_>, handshake_limit: Duration) -> Result<Option<
 
 fn client(variables: Variables<'_>, handshake_limit: Duration) -> Result<Option<ClientTls>, TlsError> {
     let identity = variables.identity(CLIENT_CERT, CLIENT_KEY)?;
-    let Some(trust) = variables.trust(CA, INSECURE) else {
+    let Some(trust) = variables.trust(CA, INSECURE)? else {
         return match identity {
             None => Ok(None),
             Some(_) => Err(TlsError::Alone {

@@ -5,6 +5,7 @@
 //! (module `renewer`). Every call is tried again for a while when the server does not answer, which is safe because all
 //! of them can be repeated: at worst a granted lease is left over, and that one runs out.
 
+pub mod address;
 mod renewer;
 mod status;
 

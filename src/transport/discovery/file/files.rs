@@ -76,7 +76,25 @@ pub(super) struct Files {
     holders: BTreeMap<Place, u64>,
     /// Files of leases that were dropped, and when they run out.
     orphans: BTreeMap<Place, Instant>,
+    /// Old files that are no records, as they were when they were read; not read again until they change.
+    foreign: BTreeMap<Place, Stamp>,
     clock: Clock,
+}
+
+/// Tells whether a file has been written since.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    modified: Option<SystemTime>,
+    bytes: u64,
+}
+
+impl Stamp {
+    fn of(metadata: &Metadata) -> Self {
+        Self {
+            modified: metadata.modified().ok(),
+            bytes: metadata.len(),
+        }
+    }
 }
 
 /// What is known of the clock that files are dated with.
@@ -106,6 +124,7 @@ impl Files {
             leases: BTreeMap::new(),
             holders: BTreeMap::new(),
             orphans: BTreeMap::new(),
+            foreign: BTreeMap::new(),
             clock: Clock::default(),
         };
         for (bucket, directory) in files.directories.iter().enumerate() {
@@ -205,6 +224,7 @@ impl Files {
         self.clock.look(now, self.ttl);
         let mut reaped = 0;
         let mut outcome = Ok(());
+        let known = std::mem::take(&mut self.foreign);
         for bucket in 0..BUCKETS.len() {
             for (name, metadata) in self.record_files(bucket)? {
                 let place = Place { bucket, name };
@@ -215,7 +235,9 @@ impl Files {
                         outcome = outcome.and(make_young(&path).map_err(failed("touch", &path)));
                     }
                     // Nothing that writes records writes anything but JSON: the rest is somebody's, however old.
-                    Fate::Goes if !self.is_ours(&place) && !is_record(&self.path(&place))? => {}
+                    Fate::Goes if !self.is_ours(&place) && self.is_foreign(&place, &metadata, &known)? => {
+                        self.foreign.insert(place, Stamp::of(&metadata));
+                    }
                     Fate::Goes => match self.remove(&place) {
                         Ok(removed) => reaped += usize::from(removed),
                         Err(error) => outcome = outcome.and(Err(error)),
@@ -230,6 +252,19 @@ impl Files {
     /// Whether this process has written it.
     fn is_ours(&self, place: &Place) -> bool {
         self.holders.contains_key(place) || self.orphans.contains_key(place)
+    }
+
+    /// Whether an old file is no record, by what is `known` from before or by what it holds.
+    fn is_foreign(
+        &self,
+        place: &Place,
+        metadata: &Metadata,
+        known: &BTreeMap<Place, Stamp>,
+    ) -> Result<bool, DiscoveryError> {
+        if known.get(place) == Some(&Stamp::of(metadata)) {
+            return Ok(true);
+        }
+        is_record(&self.path(place)).map(|is_record| !is_record)
     }
 
     fn fate(&self, place: &Place, metadata: &Metadata, now: Moment) -> Fate {

@@ -322,6 +322,25 @@ fn a_lease_that_nobody_renews_runs_out_whatever_the_date_of_its_files() {
 }
 
 #[test]
+fn an_old_foreign_file_is_read_once_and_again_when_it_has_changed() {
+    let (root, mut files) = store();
+    let path = root.path().join("v1/instances/notes");
+    let long_ago = SystemTime::now() - TTL * 3;
+    let put = |content: &str, modified: SystemTime| {
+        fs::write(&path, content).unwrap();
+        let file = fs::File::options().write(true).open(&path).unwrap();
+        file.set_modified(modified).unwrap();
+    };
+    put("x ", long_ago);
+    assert_eq!(files.reap(Moment::now()).unwrap(), 0);
+    // Nothing tells that it is a record now, unless it is read again.
+    put("{}", long_ago);
+    assert_eq!(files.reap(Moment::now()).unwrap(), 0);
+    put("{}", long_ago + TTL / 2);
+    assert_eq!(files.reap(Moment::now()).unwrap(), 1);
+}
+
+#[test]
 fn foreign_files_neither_show_up_nor_get_in_the_way() {
     let (root, mut files) = store();
     let instances = root.path().join("v1/instances");

@@ -146,17 +146,23 @@ impl Drop for ZmqBrokered {
     }
 }
 
+/// Serves one broker until the socket ends, and counts what it has not taken by then.
 async fn keep_connected(address: String, shared: Arc<Shared>) {
-    // Both outlive connections: a broker that is away is still a member, and its messages wait.
     let subscriber = Arc::new(Subscriber::new());
-    let mut member = Member::new(&shared, Arc::clone(&subscriber));
+    reconnect(&address, &shared, &subscriber).await;
+    shared.count_undelivered(subscriber.waiting());
+}
+
+async fn reconnect(address: &str, shared: &Shared, subscriber: &Arc<Subscriber>) {
+    // Both outlive connections: a broker that is away is still a member, and its messages wait.
+    let mut member = Member::new(shared, Arc::clone(subscriber));
     subscriber.detach();
     let mut wait = FIRST_RETRY;
     let mut told = false;
     loop {
         let connected = tokio::select! {
             () = shared.door.ended() => return,
-            connected = timeout(CONNECT_PATIENCE, TcpStream::connect(&address)) => connected,
+            connected = timeout(CONNECT_PATIENCE, TcpStream::connect(address)) => connected,
         };
         let reason = match connected {
             Ok(Ok(stream)) => {
@@ -166,7 +172,7 @@ async fn keep_connected(address: String, shared: Arc<Shared>) {
                 }
                 wait = FIRST_RETRY;
                 shared.door.count_dialled();
-                let talk = async |stream: &TcpStream| talk(stream, &shared, &subscriber, &mut member).await;
+                let talk = async |stream: &TcpStream| talk(stream, shared, subscriber, &mut member).await;
                 let ended = shared.door.carry(&stream, talk).await;
                 subscriber.detach();
                 let Err(ended) = ended else { return };

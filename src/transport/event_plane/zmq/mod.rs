@@ -80,4 +80,6 @@ pub struct ZmqStats {
     pub queued: u64,
     /// Messages dropped at a full queue, once per subscriber.
     pub dropped: u64,
+    /// Messages that a broker had not taken when the socket was closed.
+    pub undelivered: u64,
 }

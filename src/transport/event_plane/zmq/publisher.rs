@@ -110,6 +110,7 @@ pub(super) struct Shared {
     membership: Notify,
     queued: AtomicU64,
     dropped: AtomicU64,
+    undelivered: AtomicU64,
 }
 
 impl Shared {
@@ -121,7 +122,13 @@ impl Shared {
             membership: Notify::new(),
             queued: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
+            undelivered: AtomicU64::new(0),
         }
+    }
+
+    /// What a peer that would have come back has not taken by the end of the socket.
+    pub(super) fn count_undelivered(&self, messages: usize) {
+        self.undelivered.fetch_add(messages as u64, Ordering::Relaxed);
     }
 
     pub(super) fn send(&self, frames: &[Bytes]) {
@@ -176,6 +183,7 @@ impl Shared {
             subscribers: self.subscribers.load(Ordering::Relaxed),
             queued: self.queued.load(Ordering::Relaxed),
             dropped: self.dropped.load(Ordering::Relaxed),
+            undelivered: self.undelivered.load(Ordering::Relaxed),
             ..self.door.stats()
         }
     }

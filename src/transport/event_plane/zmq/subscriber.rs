@@ -134,6 +134,12 @@ impl Subscriber {
         queue.held = true;
     }
 
+    /// Whole messages that wait.
+    pub(super) fn waiting(&self) -> usize {
+        let queue = lock(&self.queue);
+        queue.messages.len() - queue.fixed.min(queue.messages.len())
+    }
+
     /// Queues a message; false when the queue is full.
     pub(super) fn push(&self, message: Bytes, limits: &Limits) -> bool {
         let mut queue = lock(&self.queue);

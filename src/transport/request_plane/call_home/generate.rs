@@ -13,6 +13,7 @@ use crate::faults::draw::Dice;
 use crate::faults::kind::{GateFault, RequestFault, ResponseFault};
 use crate::transport::intake::{Failure, Intake, Leg, Refusal, Submission, TokenSink, next_request_id};
 use crate::transport::request_plane::endpoint::{Call, Endpoint};
+use crate::transport::request_plane::figures::{CallError, CallInFlight, EndpointFigures};
 use crate::transport::request_plane::request::{Asked, PreprocessedRequest};
 use crate::transport::request_plane::tcp::frame::Ack;
 use crate::transport::toxic::Toxics;
@@ -29,6 +30,8 @@ pub struct StreamCounts {
     pub completed: AtomicU64,
     /// Ended by the client or because of it.
     pub cancelled: AtomicU64,
+    /// What Dynamo's runtime counts of them.
+    pub figures: Arc<EndpointFigures>,
     /// Those under way.
     pub answers: OpenAnswers,
 }
@@ -88,6 +91,13 @@ impl GenerateEndpoint {
             &self.counts.cancelled
         };
         counter.fetch_add(1, Ordering::Relaxed);
+        let figures = &self.counts.figures;
+        match ended {
+            None => figures.count_error(CallError::ResponseStream),
+            Some(Ended::Cancelled) => figures.count_cancelled(),
+            Some(Ended::Stalled | Ended::GivenUp) => figures.count_error(CallError::PublishResponse),
+            Some(Ended::Complete | Ended::Broken) => {}
+        }
         drop(open);
     }
 
@@ -129,12 +139,16 @@ impl GenerateEndpoint {
         );
         answer.has_socket(&sink);
         let mut ids = Vec::with_capacity(1);
-        let submitted = match (decoded, asked) {
-            (Ok(request), Ok(asked)) => self.submit((answer.id, request), &control.id, asked, &sink, &mut ids),
-            (_, Err(error)) => Err(Refusal::Invalid(error)),
-            (Err(error), Ok(_)) => Err(Refusal::Invalid(error.to_string())),
+        let (submitted, kind) = match (decoded, asked) {
+            (Ok(request), Ok(asked)) => {
+                let submitted = self.submit((answer.id, request), &control.id, asked, &sink, &mut ids);
+                (submitted, CallError::Generate)
+            }
+            (_, Err(error)) => (Err(Refusal::Invalid(error)), CallError::Deserialization),
+            (Err(error), Ok(_)) => (Err(Refusal::Invalid(error.to_string())), CallError::Deserialization),
         };
         if let Err(refusal) = submitted {
+            self.counts.figures.count_error(kind);
             tracing::debug!(request = %control.id, %refusal, "request failed on arrival");
             sink.failed(&match refusal {
                 Refusal::Invalid(message) => Failure::InvalidRequest(message),
@@ -145,6 +159,7 @@ impl GenerateEndpoint {
         // Handshake and prologue go out now, whenever the first token comes.
         sink.flush();
         let ended = stream::mind(&socket, &sink, &self.dialer.limits).await;
+        self.counts.figures.count_sent(sink.sent_bytes());
         match ended {
             // One of several answers may have failed while the others run.
             Ended::Complete if ids.len() > 1 => self.cancel(&ids),
@@ -238,24 +253,34 @@ impl Endpoint for GenerateEndpoint {
                 RequestFault::NoCallHome {} => return ack,
             }
         }
-        let open = OpenStream::new(&self.counts);
+        let open = OpenStream::new(&self.counts, call.body.len());
         tokio::spawn(Arc::clone(&self).run(call, open, wait));
         ack
     }
+
+    fn count_invalid(&self) {
+        self.counts.figures.count_error(CallError::InvalidMessage);
+    }
 }
 
-struct OpenStream(Arc<StreamCounts>);
+struct OpenStream {
+    counts: Arc<StreamCounts>,
+    _call: CallInFlight,
+}
 
 impl OpenStream {
-    fn new(counts: &Arc<StreamCounts>) -> Self {
+    fn new(counts: &Arc<StreamCounts>, request_bytes: usize) -> Self {
         counts.open.fetch_add(1, Ordering::Relaxed);
         counts.accepted.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(counts))
+        Self {
+            counts: Arc::clone(counts),
+            _call: counts.figures.begin(request_bytes),
+        }
     }
 }
 
 impl Drop for OpenStream {
     fn drop(&mut self) {
-        self.0.open.fetch_sub(1, Ordering::Relaxed);
+        self.counts.open.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -19,6 +19,7 @@ pub struct ReadyAnswer {
     socket: ResponseSocket,
     codec: Codec,
     pieces: VecDeque<Bytes>,
+    sent: u64,
 }
 
 /// How far a write came.
@@ -46,6 +47,7 @@ impl ReadyAnswer {
             socket,
             codec: control.codec,
             pieces: VecDeque::from([Bytes::from(head)]),
+            sent: 0,
         })
     }
 
@@ -88,7 +90,13 @@ impl ReadyAnswer {
         }
     }
 
+    /// Bytes that the socket has taken so far.
+    pub fn sent_bytes(&self) -> u64 {
+        self.sent
+    }
+
     fn advance(&mut self, mut bytes: usize) {
+        self.sent += bytes as u64;
         while let Some(front) = self.pieces.front_mut() {
             if bytes < front.len() {
                 front.advance(bytes);

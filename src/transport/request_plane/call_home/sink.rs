@@ -43,6 +43,8 @@ struct Out {
     /// The socket has taken all of it but not sent all of it.
     inside: bool,
     phase: Phase,
+    /// Bytes that the socket has taken.
+    sent: u64,
     completion_tokens: u32,
     cached_tokens: u32,
     admitted: bool,
@@ -95,6 +97,7 @@ impl SocketSink {
             written: 0,
             inside: false,
             phase: Phase::Open,
+            sent: 0,
             completion_tokens: 0,
             cached_tokens: 0,
             admitted: false,
@@ -132,6 +135,11 @@ impl SocketSink {
     /// Bytes that wait for the reader.
     pub fn pending_bytes(&self) -> usize {
         self.out().pending_bytes()
+    }
+
+    /// Bytes that the socket has taken so far.
+    pub fn sent_bytes(&self) -> u64 {
+        self.out().sent
     }
 
     /// Whether the engine has begun with it.
@@ -172,6 +180,7 @@ impl SocketSink {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(bytes) => {
                     out.written += bytes;
+                    out.sent += bytes as u64;
                     progress = true;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(progress),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use async_nats::{Client, Message, Subscriber};
 use bytes::Bytes;
@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::QUEUE_GROUP;
 use super::service::{self, EndpointStats, Question};
+use crate::transport::date;
 use crate::transport::discovery::EndpointName;
 use crate::transport::nats::NatsLink;
 use crate::transport::request_plane::endpoint::{self, Endpoint};
@@ -72,6 +73,11 @@ impl NatsServer {
         }
     }
 
+    /// Whether its connection stands.
+    pub fn is_there(&self) -> bool {
+        self.link.is_there()
+    }
+
     /// Serves an endpoint. The result is ready when the NATS server has the subscription.
     pub fn serve(&self, name: &EndpointName, instance: InstanceId, endpoint: Arc<dyn Endpoint>) -> Ready {
         let subject = name.request_subject(instance);
@@ -98,7 +104,7 @@ impl NatsServer {
         }
         served.instances.entry(instance).or_insert_with(|| ServiceInstance {
             id: uuid::Uuid::new_v4().simple().to_string(),
-            started: rfc3339_now(),
+            started: date::rfc3339(SystemTime::now()),
         });
         let service = service::service_name(name.namespace(), name.component());
         served.services.entry(service).or_insert_with_key(|service| {
@@ -231,7 +237,7 @@ impl Task {
                     }
                     return Some(requests);
                 }
-                Err(error) => tracing::warn!(subject = %self.subject, %error, "cannot subscribe; trying again"),
+                Err(error) => tracing::debug!(subject = %self.subject, %error, "cannot subscribe; trying again"),
             }
             tokio::select! {
                 () = tokio::time::sleep(RETRY) => {}
@@ -298,52 +304,6 @@ async fn answer_questions(link: NatsLink, service: String, served: Arc<Mutex<Ser
             if client.publish(reply.clone(), answer).await.is_err() {
                 break;
             }
-        }
-    }
-}
-
-/// Now, as service data has it.
-fn rfc3339_now() -> String {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let now = now.unwrap_or_default();
-    rfc3339(now.as_secs(), now.subsec_nanos())
-}
-
-/// `seconds` and `nanos` since 1970 as RFC 3339 text in UTC (civil date from day count, Gregorian calendar).
-fn rfc3339(seconds: u64, nanos: u32) -> String {
-    let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Years are counted from March, so that the leap day is the last of its year; eras have 400 years.
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 {
-        month_from_march + 3
-    } else {
-        month_from_march - 9
-    };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    let (hour, minute, second) = (rest / 3_600, rest / 60 % 60, rest % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{nanos:09}Z")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn instants_are_written_as_dates() {
-        for (seconds, text) in [
-            (0, "1970-01-01T00:00:00.000000007Z"),
-            (951_782_400, "2000-02-29T00:00:00.000000007Z"),
-            (951_868_799, "2000-02-29T23:59:59.000000007Z"),
-            (1_796_026_011, "2026-11-30T08:06:51.000000007Z"),
-            (4_107_542_399, "2100-02-28T23:59:59.000000007Z"),
-            (4_107_542_400, "2100-03-01T00:00:00.000000007Z"),
-        ] {
-            assert_eq!(rfc3339(seconds, 7), text);
         }
     }
 }

@@ -1,0 +1,60 @@
+//! Where the events of a fleet go out, looked at when it ends: what nobody has taken by then is lost, and told.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::transport::event_plane::zmq::ZmqBrokered;
+use crate::transport::nats::Tally;
+
+/// Time that servers and brokers have to take what is queued when the fleet is over. A little more than outboxes of
+/// workers that have left wait for theirs.
+const SETTLE: Duration = Duration::from_millis(1500);
+
+/// Every shared way out; sockets of single workers are their own business.
+pub(super) struct Outlets {
+    pub(super) nats: Option<Arc<Tally>>,
+    pub(super) brokered: Vec<Arc<ZmqBrokered>>,
+}
+
+/// Event messages that reached nobody, by way of NATS or a broker.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct EventLosses {
+    /// Dropped at a bound while the server or broker was away or too slow. Routers have asked, or will ask, the recovery
+    /// endpoints for them.
+    pub dropped: u64,
+    /// Still queued when the fleet ended.
+    pub undelivered: u64,
+}
+
+impl Outlets {
+    /// Closes what is shared, gives it time, and counts.
+    pub(super) async fn settle(&self) -> EventLosses {
+        let mut losses = EventLosses::default();
+        for socket in &self.brokered {
+            socket.close();
+        }
+        let brokers = async {
+            for socket in &self.brokered {
+                socket.closed().await;
+            }
+        };
+        let nats = async {
+            if let Some(tally) = &self.nats {
+                tally.settled(SETTLE).await;
+            }
+        };
+        let _ = tokio::join!(tokio::time::timeout(SETTLE, brokers), nats);
+        for socket in &self.brokered {
+            let stats = socket.stats();
+            losses.dropped += stats.dropped;
+            losses.undelivered += stats.undelivered;
+        }
+        if let Some(tally) = &self.nats {
+            losses.dropped += tally.dropped();
+            losses.undelivered += tally.undelivered();
+        }
+        losses
+    }
+}
