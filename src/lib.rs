@@ -24,5 +24,7 @@ pub mod router;
 pub mod serve;
 pub mod traces;
 pub mod transport;
+pub mod truth;
 pub mod types;
 mod whole_body;
+pub mod witness;

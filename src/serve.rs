@@ -99,7 +99,7 @@ pub fn run(args: &ServeArgs) -> Result<(), ServeError> {
     let outage = cluster.store_trouble();
     let unregistered = match (&told, outage) {
         (Ok(Outcome::Signalled), Some(outage)) => Some(outage.reason),
-        (Ok(_), _) | (Err(_), _) => None,
+        (Ok(_) | Err(_), _) => None,
     };
     if let Err(error) = told {
         // Whatever went wrong, the workers that are up say goodbye.

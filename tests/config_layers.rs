@@ -436,6 +436,35 @@ fn settings_of_disaggregated_workers_fit_their_role() {
 }
 
 #[test]
+fn pools_that_hand_kv_to_each_other_have_one_engine() {
+    let scene = Scene::new();
+    let pools = |prefill: &str, decode: &str| {
+        let text = format!(
+            "block_size = 16\n[[group]]\nname = \"p\"\ndisaggregation_mode = \"prefill\"\n{prefill}\n\
+             [[group]]\nname = \"d\"\ndisaggregation_mode = \"decode\"\n{decode}\n"
+        );
+        scene.with_file(&text, &[])
+    };
+    let meet = "bootstrap_ports = [0]";
+    assert_refused(
+        &pools(meet, "engine_type = \"sglang\""),
+        &[
+            "group p",
+            "group d",
+            "vllm in one and sglang in the other",
+            "namespace of its own",
+        ],
+    );
+    // Pools that never meet, by their namespace or for lack of a rendezvous, may differ.
+    said(&pools(
+        meet,
+        "engine_type = \"sglang\"\nendpoint = \"dyn://other.backend.generate\"",
+    ));
+    said(&pools("", "engine_type = \"sglang\""));
+    said(&pools(meet, "block_size = 32"));
+}
+
+#[test]
 fn settings_of_the_scheduler_are_accepted() {
     let scene = Scene::new();
     let flags = [
@@ -471,12 +500,47 @@ fn ports_are_listed_one_per_worker() {
     let scene = Scene::new();
     assert_refused(
         &scene.run(&["--bootstrap-ports", "9000,9001"]),
-        &["--bootstrap-ports 9000,9001", "2 ports for 1 workers"],
+        &[
+            "--bootstrap-ports 9000,9001",
+            "lists 2 ports for the 1 worker; give one port per worker",
+        ],
     );
     assert_refused(
         &scene.run(&["--bootstrap-ports", "x"]),
         &["--bootstrap-ports x", "comma separated"],
     );
+    assert_refused(
+        &scene.run(&["--bootstrap-ports", ""]),
+        &["--bootstrap-ports", "is an empty list"],
+    );
+    let prefill = "[[group]]\nname = \"p\"\ndisaggregation_mode = \"prefill\"\nnum_workers = 2\n";
+    let with = |ports: &str, flags: &[&str]| scene.with_file(&format!("{prefill}{ports}\n"), flags);
+    let printed = said(&with("bootstrap_ports = [9000, 0]", &[]));
+    assert!(line(&printed, "bootstrap_ports").starts_with("bootstrap_ports = \"9000,0\"  # "));
+    said(&with("bootstrap_ports = [0, 0]", &[]));
+    said(&with("zmq_kv_events_ports = [9000, 9010]", &[]));
+    for (ports, flags, words) in [
+        (
+            "bootstrap_ports = [9000]",
+            &[][..],
+            "lists 1 port for the 2 workers of group p",
+        ),
+        (
+            "",
+            &["--bootstrap-ports", "1,2,3"],
+            "--bootstrap-ports 1,2,3 lists 3 ports for the 2 workers of group p",
+        ),
+        ("bootstrap_ports = [9000, 9000]", &[], "lists port 9000 twice"),
+        ("bootstrap_ports = []", &[], "is an empty list"),
+        ("bootstrap_ports = [true]", &[], "must be port numbers"),
+        (
+            "bootstrap_ports = [70000, 1]",
+            &[],
+            "must be port numbers from 0 to 65535",
+        ),
+    ] {
+        assert_refused(&with(ports, flags), &[words]);
+    }
     assert_refused(
         &scene.run(&["--zmq-replay-ports", "9000"]),
         &["requires --zmq-kv-events-ports"],

@@ -98,6 +98,7 @@ impl Worker {
             limits,
             open: Arc::default(),
             metrics: Arc::new(|| "vllm:num_requests_running 0.0\n".to_owned()),
+            faults: None,
         };
         let face = Face::bind(SocketAddr::from(([127, 0, 0, 1], 0)), config).unwrap();
         Self {
@@ -1291,6 +1292,7 @@ async fn a_taken_port_is_named() {
         limits: FaceLimits::default(),
         open: Arc::default(),
         metrics: Arc::new(String::new),
+        faults: None,
     };
     let error = Face::bind(worker.face.address(), config).unwrap_err().to_string();
     assert!(

@@ -25,7 +25,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("convert", &["cli", "profile"]),
-    ("ctl", &["actors", "cli", "faults"]),
+    ("ctl", &["actors", "cli", "faults", "truth", "types", "witness"]),
+    ("witness", &["block_hash", "transport", "truth", "types"]),
     ("replay_run", &["cli", "config", "engine", "replay", "router", "types"]),
     ("predict", &["cli", "engine", "replay", "replay_run"]),
     ("recommend", &["cli", "predict", "replay"]),
@@ -62,6 +63,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "model",
             "router",
             "transport",
+            "truth",
             "types",
         ],
     ),
@@ -69,6 +71,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("engine", &["block_hash", "types"]),
     ("router", &["block_hash", "types"]),
     ("drill", &["types"]),
+    ("truth", &["types"]),
     ("transport", &["block_hash", "faults", "types"]),
     (
         "transport::http",
@@ -82,7 +85,16 @@ const MAY_USE: &[(&str, &[&str])] = &[
 ];
 
 /// Modules that decide and never act: time and input come in, results go out.
-const PURE: &[&str] = &["engine", "faults", "router", "drill", "replay", "block_hash", "types"];
+const PURE: &[&str] = &[
+    "engine",
+    "faults",
+    "router",
+    "drill",
+    "replay",
+    "truth",
+    "block_hash",
+    "types",
+];
 
 /// What a pure module may not name.
 const IMPURE: &[&str] = &[

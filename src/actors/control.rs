@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use actix::prelude::*;
+use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::watch;
 
@@ -17,10 +18,20 @@ use super::registry::{Registry, WorkerState};
 use crate::faults::journal::Event;
 use crate::faults::ledger::Listed;
 use crate::faults::{Fault, FaultError, FaultId, Journal, Selector};
+use crate::transport::discovery::{Discovery, Record};
 use crate::types::{SequenceHash, SimTime, StoredBlock, WorkerId};
 
 /// Blocks of one prefix cache with their parents, parents first.
 pub type CacheContent = Vec<(Option<SequenceHash>, StoredBlock)>;
+
+/// A record in the discovery store.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Seen {
+    /// Its key.
+    pub key: String,
+    /// What it says; a text where it is no JSON.
+    pub value: Value,
+}
 
 /// Handle to a running fleet.
 #[derive(Clone)]
@@ -30,6 +41,7 @@ pub struct Control {
     pub(crate) registry: Arc<Registry>,
     pub(crate) journal: Arc<Journal>,
     pub(crate) clock: Clock,
+    pub(crate) discovery: Discovery,
     pub(crate) launch: watch::Receiver<Launch>,
 }
 
@@ -52,6 +64,20 @@ impl Control {
     /// The fleet's clock.
     pub fn now(&self) -> SimTime {
         self.clock.now()
+    }
+
+    /// What is in the discovery store under `prefix`, whoever put it there: what routers see.
+    ///
+    /// # Errors
+    /// Why the store could not be read.
+    pub async fn records(&self, prefix: &str) -> Result<Vec<Seen>, String> {
+        let records = self.discovery.list(prefix).await.map_err(|error| error.to_string())?;
+        let seen = |Record { key, value }: Record| {
+            let text = || Value::from(String::from_utf8_lossy(&value));
+            let value = serde_json::from_slice(&value).unwrap_or_else(|_| text());
+            Seen { key, value }
+        };
+        Ok(records.into_iter().map(seen).collect())
     }
 
     /// What one of a worker's children says of itself.

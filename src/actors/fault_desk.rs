@@ -15,10 +15,11 @@ use super::fleet::{CommandError, DrainWorker, FindRanks, Fleet, Kill, Restart};
 use super::path::ActorPath;
 use super::rank::DropCache;
 use super::registry::Registry;
+use crate::faults::agenda::{Act, Step};
 use crate::faults::draw::Dice;
 use crate::faults::journal::Event;
-use crate::faults::kind::{KindError, LifeFault};
-use crate::faults::ledger::{Act, Listed, Step, Turn};
+use crate::faults::kind::LifeFault;
+use crate::faults::ledger::{Listed, Turn};
 use crate::faults::{Fault, FaultError, FaultId, Journal, Kind, Ledger, Selector};
 use crate::types::WorkerId;
 
@@ -190,12 +191,8 @@ pub(super) async fn restart_when_gone(
     }
 }
 
-/// What cannot be carried out is refused when the fault is added: kinds without a gate, children that no worker has.
+/// What cannot be carried out is refused when the fault is added: children that no worker has.
 fn check(fault: &Fault) -> Result<(), FaultError> {
-    if !fault.kind.is_built_in() {
-        let name = format!("{}.{}", fault.kind.layer(), fault.kind.word());
-        return Err(KindError::NotBuiltIn(name).into());
-    }
     let Kind::Life(LifeFault::Crash { actor, .. } | LifeFault::Panic { actor }) = &fault.kind else {
         return Ok(());
     };

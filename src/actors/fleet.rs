@@ -348,6 +348,12 @@ impl Handler<Died> for Fleet {
             return;
         }
         slot.actor = None;
+        let path = worker_path(id).to_string();
+        if cause == Cause::Stopped && !slot.left {
+            slot.restarts.on_kill();
+            let seen = Supervised::new((path.clone(), cause), &slot.restarts, &policy, now, None);
+            slot.entry.note_death(seen);
+        }
         // Only now: whoever sees the state may restart the worker at once.
         slot.entry.set_state(if slot.left {
             WorkerState::Left
@@ -358,11 +364,10 @@ impl Handler<Died> for Fleet {
             return self.check_over();
         }
         match cause {
-            Cause::Stopped => tracing::info!(actor = %worker_path(id), state = ?slot.entry.state(), "ended"),
+            Cause::Stopped => tracing::info!(actor = %path, state = ?slot.entry.state(), "ended"),
             Cause::Panicked | Cause::Escalated => {
                 let verdict = slot.restarts.on_death(&policy, now);
-                let path = worker_path(id).to_string();
-                let seen = Supervised::new(path, &slot.restarts, &policy, now, verdict);
+                let seen = Supervised::new((path, cause), &slot.restarts, &policy, now, verdict.backoff());
                 slot.entry.note_death(seen);
                 match verdict {
                     Verdict::RestartAfter(wait) => {

@@ -91,8 +91,8 @@ impl KvPublisher {
     }
 
     fn publish(&mut self, events: Vec<KvEvent>, ctx: &mut Context<Self>) {
-        if !self.post.table().is_quiet::<EventFault>() || !self.spoiler.is_empty() {
-            return self.publish_disturbed(events, ctx);
+        if self.is_disturbed() {
+            return self.publish_disturbed(|journal| journal.record(events), ctx);
         }
         let before = self.journal.last_event_id();
         let payloads = self.journal.record(events);
@@ -101,6 +101,10 @@ impl KvPublisher {
         if self.stream.is_to_restate() {
             self.restate();
         }
+    }
+
+    fn is_disturbed(&self) -> bool {
+        !self.post.table().is_quiet::<EventFault>() || !self.spoiler.is_empty()
     }
 
     fn restate(&mut self) {
@@ -118,7 +122,13 @@ impl KvPublisher {
 }
 
 impl KvPublisher {
-    fn publish_lower(&mut self, events: &[TierEvent]) {
+    fn publish_lower(&mut self, events: &[TierEvent], ctx: &mut Context<Self>) {
+        if events.is_empty() {
+            return;
+        }
+        if self.is_disturbed() {
+            return self.publish_disturbed(|journal| journal.record_lower(events), ctx);
+        }
         for payload in self.journal.record_lower(events) {
             self.stream.publish(&payload, Clock::unix_ms());
         }
@@ -151,7 +161,7 @@ impl Handler<Publish> for KvPublisher {
         match message {
             Publish::Events(events, lower) => {
                 self.publish(events, ctx);
-                self.publish_lower(&lower);
+                self.publish_lower(&lower, ctx);
             }
             Publish::Replace(blocks, lower) => {
                 let mut events = vec![KvEvent::Cleared];
@@ -160,8 +170,8 @@ impl Handler<Publish> for KvPublisher {
                     blocks: vec![block],
                 }));
                 self.publish(events, ctx);
-                self.publish_lower(&self.journal.lower_withdrawals());
-                self.publish_lower(&lower);
+                self.publish_lower(&self.journal.lower_withdrawals(), ctx);
+                self.publish_lower(&lower, ctx);
             }
         }
     }

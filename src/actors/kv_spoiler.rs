@@ -2,132 +2,51 @@
 //!
 //! The journal stays true, but for gaps and silence, so that recovery answers are the truth that a router can fall back on.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use serde_json::Value;
 
+use super::event_ways::{Sent, Ways, corrupt};
 use crate::faults::draw::Dice;
 use crate::faults::kind::EventFault;
-
-/// Messages that a fault may hold back; further ones are lost.
-const MAX_HELD: usize = 4096;
 
 /// Turns identities into others.
 const WRONG: u64 = 0x5bd1_e995_9d1d_0e35;
 
-/// What becomes of a message.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum Sent {
-    /// On the wire, now.
-    Now(Bytes),
-    /// On the wire, later.
-    Later(Bytes, Duration),
-    /// On the wire, under another publisher's id.
-    Stale(Bytes),
-    /// Lost on the way: its number is used.
-    Lost,
-}
-
 /// One publisher's messages under faults.
 #[derive(Debug, Default)]
 pub(super) struct Spoiler {
-    /// Until the fault ends.
-    held: Vec<Bytes>,
-    /// Until the window is full.
-    window: Vec<Bytes>,
+    ways: Ways<Bytes>,
     /// From true ids to those on the wire.
     offset: Option<u64>,
-    messages: u64,
 }
 
 impl Spoiler {
     /// Whether nothing is held back.
     pub(super) fn is_empty(&self) -> bool {
-        self.held.is_empty() && self.window.is_empty()
+        self.ways.held() == 0
     }
 
     /// Messages that are held back.
     pub(super) fn held(&self) -> usize {
-        self.held.len() + self.window.len()
+        self.ways.held()
     }
 
     /// Passes a message through the faults; what goes out, in order.
-    pub(super) fn pass(&mut self, payload: Bytes, faults: &[EventFault], dice: Dice) -> Vec<Sent> {
-        self.messages += 1;
-        let dice = Dice::new(dice.bits(self.messages), 0);
+    pub(super) fn pass(&mut self, payload: Bytes, faults: &[EventFault], dice: Dice) -> Vec<Sent<Bytes>> {
+        let dice = self.ways.next_dice(dice);
         let payload = self.spoil(payload, faults, dice);
-        let has = |wanted: fn(&EventFault) -> bool| faults.iter().any(wanted);
-        if has(|fault| matches!(fault, EventFault::Drop {})) {
-            return vec![Sent::Lost];
-        }
-        if has(|fault| matches!(fault, EventFault::Hold {})) {
-            if self.held.len() >= MAX_HELD {
-                return vec![Sent::Lost];
-            }
-            self.held.push(payload);
-            return Vec::new();
-        }
-        let mut ready = vec![payload];
-        for fault in faults {
-            if let EventFault::Reorder { window } = fault {
-                self.window.append(&mut ready);
-                if self.window.len() >= *window as usize {
-                    ready = std::mem::take(&mut self.window);
-                    dice.shuffle(&mut ready);
-                }
-            }
-        }
-        let mut sent = Vec::new();
-        for payload in ready {
-            let mut copies = 1;
-            let (mut wait, mut stale) = (None, false);
-            for fault in faults {
-                match fault {
-                    EventFault::Duplicate { copies: extra } => copies += extra,
-                    EventFault::Delay { ms, jitter_ms } => {
-                        let ms = ms + jitter_ms * dice.unit(1);
-                        wait = Duration::try_from_secs_f64(ms / 1e3).ok();
-                    }
-                    EventFault::StaleEpoch {} => stale = true,
-                    EventFault::Drop {}
-                    | EventFault::Reorder { .. }
-                    | EventFault::Hold {}
-                    | EventFault::Corrupt {}
-                    | EventFault::WrongHash {}
-                    | EventFault::WrongParent {}
-                    | EventFault::WrongRank { .. }
-                    | EventFault::WrongBlockSize { .. }
-                    | EventFault::Renumber { .. }
-                    | EventFault::Gap { .. }
-                    | EventFault::Silent {} => {}
-                }
-            }
-            for _ in 0..copies {
-                sent.push(match (stale, wait) {
-                    (true, _) => Sent::Stale(payload.clone()),
-                    (false, Some(wait)) => Sent::Later(payload.clone(), wait),
-                    (false, None) => Sent::Now(payload.clone()),
-                });
-            }
-        }
-        sent
+        self.ways.pass(payload, faults, dice)
     }
 
     /// What was held back goes out when its fault has ended.
     pub(super) fn release(&mut self, in_force: &[EventFault]) -> Vec<Bytes> {
-        let has = |wanted: fn(&EventFault) -> bool| in_force.iter().any(wanted);
-        let mut out = Vec::new();
-        if !has(|fault| matches!(fault, EventFault::Hold {})) {
-            out.append(&mut self.held);
-        }
-        if !has(|fault| matches!(fault, EventFault::Reorder { .. })) {
-            out.append(&mut self.window);
-        }
-        if !has(|fault| matches!(fault, EventFault::Renumber { .. })) {
+        if !in_force
+            .iter()
+            .any(|fault| matches!(fault, EventFault::Renumber { .. }))
+        {
             self.offset = None;
         }
-        out
+        self.ways.release(in_force)
     }
 
     /// Changes what a message says.
@@ -139,6 +58,7 @@ impl Spoiler {
                     | EventFault::WrongParent {}
                     | EventFault::WrongRank { .. }
                     | EventFault::WrongBlockSize { .. }
+                    | EventFault::DuplicateHash {}
                     | EventFault::Renumber { .. }
             )
         });
@@ -152,14 +72,7 @@ impl Spoiler {
             }
         }
         if faults.iter().any(|fault| matches!(fault, EventFault::Corrupt {})) {
-            let mut bytes = payload.to_vec();
-            for n in 0..8 {
-                let at = usize::try_from(dice.bits(n)).unwrap_or(0) % bytes.len().max(1);
-                if let Some(byte) = bytes.get_mut(at) {
-                    *byte ^= 0xa5;
-                }
-            }
-            payload = bytes.into();
+            payload = corrupt(&payload, dice);
         }
         payload
     }
@@ -179,12 +92,14 @@ impl Spoiler {
                         stored["parent_hash"] = dice.bits(2).into();
                     }
                 }
-                EventFault::WrongHash {} => each_block(&mut event["data"], |hash| vec![hash ^ WRONG]),
+                EventFault::WrongHash {} => each_block(&mut event["data"], |hash| vec![wrong(hash)]),
                 EventFault::WrongBlockSize { factor } => {
-                    let parts = u64::from((*factor).max(1));
-                    each_block(&mut event["data"], |hash| {
-                        (0..parts).map(|part| Dice::new(hash, part).bits(0)).collect()
-                    });
+                    each_block(&mut event["data"], |hash| parts_of(hash, *factor));
+                }
+                EventFault::DuplicateHash {} => {
+                    if let Some(blocks) = stored(&mut event["data"]) {
+                        *blocks = blocks.iter().flat_map(|block| [block.clone(), block.clone()]).collect();
+                    }
                 }
                 EventFault::Drop {}
                 | EventFault::Duplicate { .. }
@@ -200,9 +115,26 @@ impl Spoiler {
     }
 }
 
+/// The identity that a block gets in place of its own.
+pub(super) const fn wrong(hash: u64) -> u64 {
+    hash ^ WRONG
+}
+
+/// The identities of the smaller blocks into which one is cut.
+pub(super) fn parts_of(hash: u64, factor: u32) -> Vec<u64> {
+    (0..u64::from(factor.max(1)))
+        .map(|part| Dice::new(hash, part).bits(0))
+        .collect()
+}
+
+/// The blocks that an event stores, if it does.
+fn stored(data: &mut Value) -> Option<&mut Vec<Value>> {
+    data.get_mut("stored")?.get_mut("blocks")?.as_array_mut()
+}
+
 /// Puts other hashes in the place of each block's, the same for what is stored and what is removed.
 fn each_block(data: &mut Value, others: impl Fn(u64) -> Vec<u64>) {
-    if let Some(blocks) = data["stored"]["blocks"].as_array_mut() {
+    if let Some(blocks) = stored(data) {
         let spoiled = blocks.iter().flat_map(|block| {
             let hashes = others(block["block_hash"].as_u64().unwrap_or(0)).into_iter();
             let local = others(block["tokens_hash"].as_u64().unwrap_or(0)).into_iter();
@@ -215,7 +147,10 @@ fn each_block(data: &mut Value, others: impl Fn(u64) -> Vec<u64>) {
         });
         *blocks = spoiled.collect();
     }
-    if let Some(hashes) = data["removed"]["block_hashes"].as_array_mut() {
+    let removed = data
+        .get_mut("removed")
+        .and_then(|removed| removed.get_mut("block_hashes"));
+    if let Some(Value::Array(hashes)) = removed {
         let spoiled = hashes.iter().flat_map(|hash| others(hash.as_u64().unwrap_or(0)));
         *hashes = spoiled.map(Value::from).collect();
     }
@@ -223,6 +158,8 @@ fn each_block(data: &mut Value, others: impl Fn(u64) -> Vec<u64>) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::transport::event_plane::journal::Journal;
     use crate::types::{DpRank, InstanceId, KvEvent, LocalHash, SequenceHash, StoredBlock};
@@ -244,7 +181,7 @@ mod tests {
     }
 
     /// What goes out of three messages, and what comes when the faults end.
-    fn pass(faults: &[EventFault]) -> (Vec<Sent>, Vec<Bytes>) {
+    fn pass(faults: &[EventFault]) -> (Vec<Sent<Bytes>>, Vec<Bytes>) {
         let mut spoiler = Spoiler::default();
         let sent = messages(3)
             .into_iter()
@@ -284,6 +221,45 @@ mod tests {
     }
 
     #[test]
+    fn removals_and_clears_are_changed_as_far_as_there_is_something_to_change() {
+        let mut journal = Journal::new(InstanceId(7), DpRank(0));
+        let store = KvEvent::Stored {
+            parent: None,
+            blocks: vec![StoredBlock {
+                block_hash: SequenceHash(1),
+                tokens_hash: LocalHash(2),
+            }],
+        };
+        let remove = KvEvent::Removed {
+            block_hashes: vec![SequenceHash(1)],
+        };
+        journal.record(vec![store]);
+        let messages: Vec<Bytes> = [remove, KvEvent::Cleared]
+            .into_iter()
+            .flat_map(|event| journal.record(vec![event]))
+            .collect();
+        let spoiled = |fault: EventFault| -> Vec<Value> {
+            let mut spoiler = Spoiler::default();
+            let sent = messages
+                .iter()
+                .flat_map(|m| spoiler.pass(m.clone(), &[fault.clone()], Dice::new(1, 1)));
+            sent.map(|sent| match sent {
+                Sent::Now(payload) => read(&payload)["event"]["data"].clone(),
+                other @ (Sent::Later(..) | Sent::Stale(_) | Sent::Lost) => panic!("{other:?}"),
+            })
+            .collect()
+        };
+        let removed = serde_json::json!({"removed": {"block_hashes": [1 ^ WRONG]}});
+        assert_eq!(spoiled(EventFault::WrongHash {}), [removed, "cleared".into()]);
+        for fault in [EventFault::WrongParent {}, EventFault::DuplicateHash {}] {
+            assert_eq!(
+                spoiled(fault),
+                [serde_json::json!({"removed": {"block_hashes": [1]}}), "cleared".into()]
+            );
+        }
+    }
+
+    #[test]
     fn what_messages_say_is_changed_and_nothing_else() {
         let truth: Vec<Value> = messages(3).iter().map(read).collect();
         assert_eq!(now(&[]), truth);
@@ -302,6 +278,9 @@ mod tests {
         let block = &wrong[0]["event"]["data"]["stored"]["blocks"][0];
         assert_eq!(block["block_hash"].as_u64(), Some(1 ^ WRONG));
         assert_eq!(block["tokens_hash"].as_u64(), Some(u64::MAX ^ WRONG));
+        let wrong = now(&[EventFault::DuplicateHash {}]);
+        let blocks = wrong[0]["event"]["data"]["stored"]["blocks"].as_array().unwrap();
+        assert_eq!((blocks.len(), &blocks[0]), (2, &blocks[1]));
         let wrong = now(&[EventFault::WrongBlockSize { factor: 4 }]);
         assert_eq!(
             wrong[0]["event"]["data"]["stored"]["blocks"].as_array().unwrap().len(),

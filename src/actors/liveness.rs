@@ -4,11 +4,14 @@
 //! the one sign that never fails to come.
 
 use actix::prelude::*;
+use serde::Serialize;
 
 /// How an actor came to its end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Cause {
-    /// It was stopped.
+    /// It was stopped: killed by request, if that was before its time.
+    #[serde(rename = "killed")]
     Stopped,
     /// It panicked.
     Panicked,

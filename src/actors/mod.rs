@@ -15,19 +15,23 @@
 //! A panic or a crash ends one actor; [`liveness`] tells its parent, [`supervision`] says whether and when the parent
 //! builds a new one. Figures are read from the [`registry`] without asking anyone.
 
+mod caches;
 pub mod clock;
 mod component_page;
 pub mod control;
 pub mod death;
+mod disagreements;
 pub mod door;
 pub mod engine_metrics;
 mod engine_page;
+mod event_ways;
 pub mod fault_desk;
 pub mod fault_post;
 pub mod fleet;
 pub mod gate;
 mod gate_faults;
 pub mod gauge;
+mod handoff_faults;
 pub mod handoff_gauge;
 pub mod inspect;
 pub mod kv_publisher;

@@ -5,6 +5,8 @@
 //! with a clear and the rank's true cache, because readers take numbers that start again for repetitions. Only a new
 //! incarnation of the worker starts at 0, as a new engine process does.
 
+mod faults;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,7 +14,9 @@ use actix::prelude::*;
 use bytes::Bytes;
 use serde_json::json;
 
+use self::faults::NativeFaults;
 use super::clock::Clock;
+use super::fault_post::FaultPost;
 use super::inspect::Look;
 use super::liveness::Liveness;
 use crate::transport::event_plane::native::replay::ReplayRing;
@@ -34,11 +38,13 @@ pub(super) struct NativeParts {
     pub(super) ring: Option<Arc<ReplayRing>>,
     /// Number of the next batch.
     pub(super) next_sequence: Arc<AtomicU64>,
+    pub(super) faults: Arc<FaultPost>,
 }
 
 /// One rank's own event stream.
 pub(super) struct NativeStream {
     parts: NativeParts,
+    faults: NativeFaults,
     _liveness: Liveness,
 }
 
@@ -56,28 +62,42 @@ impl NativeStream {
     pub(super) fn new(parts: NativeParts, liveness: Liveness) -> Self {
         Self {
             parts,
+            faults: NativeFaults::default(),
             _liveness: liveness,
         }
     }
 
-    fn publish(&mut self, events: &[NativeEvent]) {
-        let NativeParts {
-            encoder,
-            topic,
-            socket,
-            ring,
-            next_sequence,
-        } = &self.parts;
-        let sequence = next_sequence.fetch_add(1, Ordering::Relaxed);
-        if ring.is_none() && !socket.has_subscribers(topic) {
+    fn publish(&mut self, events: &[NativeEvent], ctx: &mut Context<Self>) {
+        if self.is_disturbed() {
+            return self.publish_disturbed(events, ctx);
+        }
+        let sequence = self.next_sequence();
+        if !self.is_wanted() {
             return;
         }
-        let batch = encoder.batch(Clock::unix_seconds(), events);
-        if let Some(ring) = ring {
+        let batch = self.parts.encoder.batch(Clock::unix_seconds(), events);
+        self.keep(sequence, &batch);
+        self.send(sequence, batch);
+    }
+
+    fn next_sequence(&self) -> u64 {
+        self.parts.next_sequence.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Whether anybody hears of a batch, now or when it is replayed.
+    fn is_wanted(&self) -> bool {
+        self.parts.ring.is_some() || self.parts.socket.has_subscribers(&self.parts.topic)
+    }
+
+    fn keep(&self, sequence: u64, batch: &Bytes) {
+        if let Some(ring) = &self.parts.ring {
             ring.push(sequence, batch.clone());
         }
+    }
+
+    fn send(&self, sequence: u64, batch: Bytes) {
         let sequence = Bytes::copy_from_slice(&sequence.to_be_bytes());
-        socket.send(&[topic.clone(), sequence, batch]);
+        self.parts.socket.send(&[self.parts.topic.clone(), sequence, batch]);
     }
 }
 
@@ -86,23 +106,25 @@ impl Actor for NativeStream {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         ctx.set_mailbox_capacity(MAILBOX);
+        self.parts.faults.attach(ctx.address().recipient());
+        self.storm(ctx);
     }
 }
 
 impl Handler<PublishNative> for NativeStream {
     type Result = ();
 
-    fn handle(&mut self, message: PublishNative, _: &mut Self::Context) {
+    fn handle(&mut self, message: PublishNative, ctx: &mut Self::Context) {
         match message {
-            PublishNative::Events(events) => self.publish(&events),
+            PublishNative::Events(events) => self.publish(&events, ctx),
             PublishNative::Replace(events) => {
                 // Before the first batch there is nothing to take back; some engines begin with a clear all the same.
                 let began = self.parts.next_sequence.load(Ordering::Relaxed) > 0;
                 if began || self.parts.encoder.encoding.begins_with_clear() {
-                    self.publish(&[NativeEvent::Cleared]);
+                    self.publish(&[NativeEvent::Cleared], ctx);
                 }
                 for part in events.chunks(REPLACE_EVENTS) {
-                    self.publish(part);
+                    self.publish(part, ctx);
                 }
             }
         }
@@ -121,10 +143,12 @@ impl Handler<Look> for NativeStream {
             ..
         } = &self.parts;
         MessageResult(json!({
+            "address": format!("tcp://{}", socket.local_addr()),
             "next_sequence": next_sequence.load(Ordering::Relaxed),
             "topic": String::from_utf8_lossy(topic),
             "has_subscribers": socket.has_subscribers(topic),
             "replayable": ring.is_some(),
+            "held_messages": self.faults.held(),
         }))
     }
 }

@@ -13,7 +13,7 @@ use super::recovery::RecoveryLimits;
 use super::rendezvous::TransferModel;
 use super::store_health::StoreHealth;
 use super::supervision::RestartPolicy;
-use crate::engine::{EngineConfig, EngineKind, WorkerRole};
+use crate::engine::{EngineConfig, WorkerRole};
 use crate::faults::Journal;
 use crate::transport::discovery::{Discovery, EndpointName};
 use crate::transport::event_plane::EventPlane;
@@ -51,6 +51,8 @@ pub struct GroupPlan {
     pub engine: EngineConfig,
     /// How long KV travels.
     pub transfer: TransferModel,
+    /// Longest wait of one side of a handoff for the other.
+    pub pairing_timeout: Duration,
     /// Longest handoff, modelled transfer not included.
     pub handoff_timeout: Duration,
     /// Log every change of a KV cache.
@@ -76,11 +78,7 @@ pub struct GroupPlan {
 impl GroupPlan {
     /// What selectors may ask for besides the name.
     pub(super) fn labels(&self) -> Vec<(String, String)> {
-        let engine = match self.engine.kind {
-            EngineKind::Vllm => "vllm",
-            EngineKind::Sglang => "sglang",
-            EngineKind::Trtllm => "trtllm",
-        };
+        let engine = self.engine.kind.word();
         let role = match self.engine.role {
             WorkerRole::Aggregated => "agg",
             WorkerRole::Prefill => "prefill",
@@ -216,6 +214,15 @@ pub struct Shared {
 }
 
 impl Shared {
+    /// The same with a limit for registrations; there is none unless it is said.
+    #[must_use]
+    pub fn registered_within(self, registration_limit: Duration) -> Self {
+        Self {
+            registration_limit,
+            ..self
+        }
+    }
+
     /// The parts that need no decision are made here.
     pub fn new(
         pool: Handle,
@@ -225,7 +232,6 @@ impl Shared {
         (event_host, event_advertise): (IpAddr, IpAddr),
         tls: TcpTls,
         max_open_requests: u32,
-        registration_limit: Duration,
     ) -> Self {
         let clock = Clock::start();
         let dialer = Dialer {
@@ -238,7 +244,7 @@ impl Shared {
             journal: Arc::new(Journal::new(move || clock.now())),
             discovery,
             store_health: StoreHealth::default(),
-            registration_limit,
+            registration_limit: Duration::MAX,
             nats,
             tcp_advertise,
             tcp_limits,

@@ -202,6 +202,7 @@ impl Rank {
             return;
         }
         for _ in 0..SLICE {
+            self.lose_capacity();
             if !self.engine.step_into(start, &mut self.pass) {
                 self.wake_later(ctx);
                 return;

@@ -414,6 +414,7 @@ impl WorkerEntry {
             open_streams: self.open_streams(),
             accepted_total: self.streams.accepted.load(Relaxed),
             completed_total: self.streams.completed.load(Relaxed),
+            failed_total: self.streams.failed.load(Relaxed),
             cancelled_total: self.streams.cancelled.load(Relaxed),
             recovery: RecoverySnapshot {
                 answered_total: self.recovery.answered(),
@@ -452,7 +453,9 @@ pub struct WorkerSnapshot {
     pub accepted_total: u64,
     /// Streams that ended as they should.
     pub completed_total: u64,
-    /// Streams ended by the client, a fault or an error.
+    /// Streams that ended with an error that the client was told, such as those of failed handoffs.
+    pub failed_total: u64,
+    /// Streams ended by the client, or broken off.
     pub cancelled_total: u64,
     /// Recovery queries of routers.
     pub recovery: RecoverySnapshot,

@@ -27,6 +27,9 @@ pub struct WorkerRow {
     pub instance_id: u64,
     /// Answers under way.
     pub open_streams: u32,
+    /// Handoffs that are not over.
+    #[serde(default)]
+    pub rooms: u32,
     /// Requests in running batches.
     pub running: u32,
     /// Requests that wait.
@@ -39,6 +42,8 @@ pub struct WorkerRow {
     pub total_blocks: u64,
     /// Calls accepted.
     pub requests_total: u64,
+    /// Answers that ended with an error.
+    pub failed_total: u64,
     /// Answers that were cut short.
     pub cancelled_total: u64,
     /// Tokens handed out.
@@ -66,7 +71,9 @@ impl WorkerEntry {
             incarnation: self.incarnation(),
             instance_id: self.instance_id(),
             open_streams: self.open_streams(),
+            rooms: self.handoffs.snapshot().rooms,
             requests_total: self.streams.accepted.load(Relaxed) + self.http_requests.accepted(),
+            failed_total: self.streams.failed.load(Relaxed),
             cancelled_total: self.streams.cancelled.load(Relaxed),
             restarts: self.restarts(),
             faults: self.faults.table().ids(),

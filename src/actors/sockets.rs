@@ -101,6 +101,7 @@ impl Sockets {
                     limits: FaceLimits::default(),
                     open: Arc::clone(&entry.http_requests),
                     metrics: metrics_of(entry),
+                    faults: Some(Arc::clone(entry.faults.table())),
                 };
                 let face = Face::bind(address, config).map_err(|source| StartError::Http { path, source })?;
                 entry.set_http(face.address());

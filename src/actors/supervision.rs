@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::liveness::Cause;
 use crate::types::SimTime;
 
 /// How patient a parent is with a child.
@@ -40,11 +41,23 @@ pub enum Verdict {
     GiveUp,
 }
 
+impl Verdict {
+    /// The wait before the replacement, if there will be one.
+    pub fn backoff(self) -> Option<Duration> {
+        match self {
+            Self::RestartAfter(wait) => Some(wait),
+            Self::GiveUp => None,
+        }
+    }
+}
+
 /// What became of an actor's last death, for whoever looks.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Supervised {
     /// Actor path.
     pub path: String,
+    /// How it came to its end.
+    pub cause: Cause,
     /// Deaths since the start.
     pub deaths_total: u64,
     /// Deaths that count against the budget, the last one included.
@@ -55,7 +68,8 @@ pub struct Supervised {
     pub window_s: f64,
     /// When it died last, ms since the fleet started.
     pub died_at_ms: f64,
-    /// Wait from that death to its replacement, ms; `None`: the budget is used up, and what it belongs to is given up.
+    /// Wait from that death to its replacement, ms. `None`: the budget is used up, and what it belongs to is given up; or
+    /// it is a worker that was killed by request, which stays dead until it is restarted by request.
     pub backoff_ms: Option<f64>,
     /// When those that count died.
     #[serde(skip)]
@@ -63,19 +77,23 @@ pub struct Supervised {
 }
 
 impl Supervised {
-    /// After `verdict` about a death at `now`.
-    pub fn new(path: String, restarts: &Restarts, policy: &RestartPolicy, now: SimTime, verdict: Verdict) -> Self {
+    /// After a death at `now` that is made good after `backoff`, or never by itself.
+    pub fn new(
+        (path, cause): (String, Cause),
+        restarts: &Restarts,
+        policy: &RestartPolicy,
+        now: SimTime,
+        backoff: Option<Duration>,
+    ) -> Self {
         Self {
             path,
+            cause,
             deaths_total: restarts.total,
             deaths_in_window: restarts.recent(),
             budget: policy.budget,
             window_s: policy.window.as_secs_f64(),
             died_at_ms: now.as_ms(),
-            backoff_ms: match verdict {
-                Verdict::RestartAfter(wait) => Some(wait.as_secs_f64() * 1e3),
-                Verdict::GiveUp => None,
-            },
+            backoff_ms: backoff.map(|wait| wait.as_secs_f64() * 1e3),
             recent: restarts.recent.iter().copied().collect(),
         }
     }
@@ -118,6 +136,11 @@ impl Restarts {
         Verdict::RestartAfter(backoff.min(policy.max_backoff))
     }
 
+    /// Records a death by request that nobody makes good: it does not count against the budget.
+    pub fn on_kill(&mut self) {
+        self.total += 1;
+    }
+
     /// Deaths that count against the budget.
     pub fn recent(&self) -> u32 {
         u32::try_from(self.recent.len()).unwrap_or(u32::MAX)
@@ -157,8 +180,9 @@ mod tests {
         let mut restarts = Restarts::default();
         let at = |ms: u64| SimTime(ms * 1_000_000);
         restarts.on_death(&policy, at(10_000));
-        let verdict = restarts.on_death(&policy, at(30_000));
-        let seen = Supervised::new("w1/r0".to_owned(), &restarts, &policy, at(30_000), verdict);
+        restarts.on_death(&policy, at(30_000));
+        let who = ("w1/r0".to_owned(), Cause::Panicked);
+        let seen = Supervised::new(who, &restarts, &policy, at(30_000), Some(Duration::from_millis(200)));
         assert_eq!((seen.in_window(at(30_000)), seen.in_window(at(80_000))), (2, 1));
         assert!((seen.replaced_in_ms(at(30_050)) - 150.0).abs() < 1e-6);
         assert!(seen.replaced_in_ms(at(31_000)).abs() < 1e-6);

@@ -221,12 +221,13 @@ impl Control {
                     "{path}/r{index} did not answer within {} ms",
                     PATIENCE.as_millis()
                 )),
-                Ok(Ok(true)) => {
+                Ok(Ok(Some(handoff))) => {
+                    because.extend(handoff);
                     let said = tokio::time::timeout(PATIENCE, rank.send(Look)).await.ok()?.ok()?;
                     because.extend(words(&format!("{path}/r{index}"), seen.stage, &said));
                     return Some(said);
                 }
-                Ok(Ok(false) | Err(_)) => {}
+                Ok(Ok(None) | Err(_)) => {}
             }
         }
         because.push(format!(

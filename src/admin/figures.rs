@@ -111,6 +111,7 @@ fn sums(rows: &[WorkerRow]) -> Value {
         "cached_blocks": sum(|row| row.cached_blocks),
         "total_blocks": sum(|row| row.total_blocks),
         "requests_total": sum(|row| row.requests_total),
+        "failed_total": sum(|row| row.failed_total),
         "cancelled_total": sum(|row| row.cancelled_total),
         "tokens_total": sum(|row| row.tokens_total),
         "prompt_tokens_total": sum(|row| row.prompt_tokens_total),

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::faults::kind::CATALOGUE;
+use crate::faults::kind::catalogue;
 
 /// One operation of the API.
 #[derive(Debug, Clone, Copy)]
@@ -82,6 +82,14 @@ pub const OPERATIONS: &[Operation] = &[
         "/v1/blocks/{path}",
         "The shape of those caches: prefixes, ends, depths",
         &[],
+        None,
+        "Any",
+    ),
+    operation(
+        "get",
+        "/v1/records",
+        "What is in the discovery store, whoever put it there: what routers see",
+        &[("prefix", "string", "of the keys, as v1/instances/; required")],
         None,
         "Any",
     ),
@@ -227,8 +235,7 @@ fn path_parameters(path: &str) -> impl Iterator<Item = &str> {
 }
 
 fn schemas() -> Value {
-    let kinds: Vec<Value> = CATALOGUE
-        .iter()
+    let kinds: Vec<Value> = catalogue()
         .map(|info| {
             let params: Map<String, Value> = info.params.iter().map(|name| ((*name).to_owned(), json!({}))).collect();
             json!({
@@ -327,7 +334,7 @@ mod tests {
         for name in names {
             assert!(document["components"]["schemas"].get(name).is_some(), "{name}");
         }
-        for info in CATALOGUE {
+        for info in catalogue() {
             assert!(text.contains(&format!("\"{}\"", info.kind)), "{}", info.kind);
         }
     }

@@ -20,7 +20,7 @@ use crate::actors::control::Control;
 use crate::actors::death::Death;
 use crate::actors::fleet::CommandError;
 use crate::actors::path::ActorPath;
-use crate::faults::kind::CATALOGUE;
+use crate::faults::kind::catalogue;
 use crate::faults::ledger::Listed;
 use crate::faults::{Fault, FaultId, Selector};
 use crate::types::WorkerId;
@@ -45,6 +45,7 @@ pub(super) fn router(control: Control) -> Router {
         .route("/v1/actors/{*path}", get(actor))
         .route("/v1/cache/{*path}", get(cache))
         .route("/v1/blocks/{*path}", get(blocks))
+        .route("/v1/records", get(records))
         .route("/v1/faults", get(faults).post(change).put(replace).delete(clear))
         .route("/v1/faults/{id}", delete(remove))
         .route("/v1/kinds", get(kinds))
@@ -182,12 +183,30 @@ async fn blocks(State(api): State<Arc<Api>>, Path(path): Path<String>) -> Answer
     Ok(Json(json!(shapes.collect::<Vec<_>>())))
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Under {
+    prefix: String,
+}
+
+async fn records(State(api): State<Arc<Api>>, Query(under): Query<Under>) -> Answer {
+    let Under { prefix } = under;
+    if !prefix.starts_with("v1/") {
+        return Err(Problem::bad(format!(
+            "prefix {prefix:?} must start with v1/, as v1/instances/"
+        )));
+    }
+    let records = api.control.records(&prefix).await;
+    let records = records.map_err(|error| Problem(StatusCode::SERVICE_UNAVAILABLE, error))?;
+    Ok(Json(json!(records)))
+}
+
 async fn faults(State(api): State<Arc<Api>>) -> Json<Vec<Listed>> {
     Json(api.control.faults().await)
 }
 
 async fn kinds() -> Json<Value> {
-    Json(json!(CATALOGUE))
+    Json(json!(catalogue().collect::<Vec<_>>()))
 }
 
 /// A change as it was sent.

@@ -315,6 +315,12 @@ fn fleet_sums(page: &mut String, snapshot: &FleetSnapshot) {
             workers(|w| w.completed_total),
         ),
         (
+            "requests_failed_total",
+            "counter",
+            "Answers that ended with an error.",
+            workers(|w| w.failed_total),
+        ),
+        (
             "requests_cancelled_total",
             "counter",
             "Answers cut short.",

@@ -145,6 +145,15 @@ pub enum CtlCommand {
         #[arg(long, value_name = "WORKER", conflicts_with = "request")]
         worker: Option<String>,
     },
+    /// Blocks that ranks have and a router does not know, and blocks that it believes in and nobody has.
+    ///
+    /// The fleet's true caches are held against what the router says. Exit code 3 when the share of wrong blocks (with
+    /// --frontend: of wrong choices) is above --max.
+    Drift(DriftArgs),
+    /// Streams, sequences, blocks and handoffs that are held although nobody uses them. Exit code 3 when there are any.
+    ///
+    /// To be asked when no request is under way: what is held all the while counts.
+    Leaks(LeaksArgs),
     /// A live view in the terminal.
     Top {
         /// Time between two looks, ms.
@@ -154,6 +163,49 @@ pub enum CtlCommand {
         #[arg(long)]
         once: bool,
     },
+}
+
+/// Whom to ask, and how good is good enough.
+#[derive(Debug, Args)]
+pub struct DriftArgs {
+    /// Ask Dynamo's standalone indexer, which shows everything that it believes in.
+    #[arg(long, value_name = "URL", group = "whom", required_unless_present_any = ["served", "frontend"])]
+    pub indexer: Option<String>,
+    /// Ask the index that a frontend started with --serve-indexer shares with others; it is found through discovery.
+    #[arg(long, group = "whom")]
+    pub served: bool,
+    /// Infer it from the choices of any frontend: prompts are planted, one at each rank in turn, and asked for again.
+    #[arg(long, value_name = "URL", group = "whom")]
+    pub frontend: Option<String>,
+    /// Only this model; a frontend is asked for the first one that it serves.
+    #[arg(long, value_name = "NAME")]
+    pub model: Option<String>,
+    /// Highest share of errors that is no failure, 0 to 1.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    pub max: f64,
+    /// Look again until it is at most --max, for so long, seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
+    pub within: f64,
+    /// Most questions to a served index; prompts for a frontend, half of them planted.
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    pub probes: usize,
+    /// Length of a planted prompt, blocks.
+    #[arg(long, value_name = "BLOCKS", default_value_t = 4)]
+    pub prompt_blocks: usize,
+    /// Tokens per block, as the fleet has it; for planted prompts.
+    #[arg(long, value_name = "TOKENS", default_value_t = 64)]
+    pub block_size: usize,
+    /// Seed of planted prompts; one that was used before finds its prompts cached.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+}
+
+/// How long to look.
+#[derive(Debug, Args)]
+pub struct LeaksArgs {
+    /// Time from the first look to the last, seconds.
+    #[arg(long = "for", value_name = "SECONDS", default_value_t = 1.0)]
+    pub lasting: f64,
 }
 
 /// How long and how often.

@@ -2,6 +2,7 @@
 
 use std::time::SystemTime;
 
+use crate::config::disaggregation;
 use crate::config::{Brokers, Config, EventPlane, Group, RequestPlane};
 use crate::transport::discovery::DiscoveryConfig;
 use crate::transport::tls::Pem;
@@ -11,6 +12,7 @@ pub(super) fn of(config: &Config, now: SystemTime) -> Vec<String> {
     let mut doubts = Vec::new();
     doubts.extend(config.tls.doubt().map(str::to_owned));
     doubts.extend(certificates(config).into_iter().flat_map(|pem| pem.doubts(now)));
+    doubts.extend(disaggregation::doubts(&config.groups));
     doubts.extend(strangers(&config.groups, &config.brokers));
     for group in config.groups.iter().filter(|group| group.durable_kv_events) {
         doubts.push(format!(

@@ -65,7 +65,7 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
     let (server, requests) = planes.listener();
     let outlets = planes.outlets();
     let connector = planes.into_connector();
-    let shared = Arc::new(Shared::new(
+    let shared = Shared::new(
         pool.handle().clone(),
         discovery,
         connector,
@@ -73,8 +73,8 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
         (config.event_host, config.event_advertise),
         config.tls.clone(),
         config.max_open_requests,
-        config.registration_limit,
-    ));
+    );
+    let shared = Arc::new(shared.registered_within(config.registration_limit));
     let registry = Arc::new(Registry::default());
     let (launch_sender, launch) = watch::channel(Launch::Starting { registered: 0 });
     let status = config.status.as_ref().map(|options| {
@@ -105,6 +105,7 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
     let stagger = config.stagger;
     let own = Arc::clone(&registry);
     let (journal, clock, seed) = (Arc::clone(&shared.journal), shared.clock, config.seed);
+    let discovery = shared.discovery.clone();
     let desk = {
         let (registry, journal) = (Arc::clone(&registry), Arc::clone(&journal));
         move |fleet| FaultDesk::new(seed, registry, journal, fleet, clock)
@@ -119,6 +120,7 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
         registry,
         journal,
         clock,
+        discovery,
         launch: launch.clone(),
     };
     let admin = admin.map(|door| door.serve(control.clone(), pool.handle()));
@@ -229,6 +231,7 @@ fn plan_group(
         recorded,
         engine,
         transfer,
+        pairing_timeout: group.disaggregation.pairing_timeout,
         handoff_timeout: group.disaggregation.session_timeout,
         requests,
         events,

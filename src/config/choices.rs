@@ -316,7 +316,7 @@ pub(super) fn ports<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>
             .map(one)
             .collect::<Option<Vec<_>>>()
             .map(|ports| ports.join(",")),
-        value => one(value),
+        value @ (Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_)) => one(value),
     };
     read.map(Some).ok_or_else(wrong)
 }

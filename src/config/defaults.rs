@@ -14,7 +14,7 @@ use crate::transport::request_plane::Codec;
 
 impl Settings {
     /// Settings that may differ from group to group; the others belong to the whole fleet.
-    pub const GROUP_KEYS: [&'static str; 91] = [
+    pub const GROUP_KEYS: [&'static str; 92] = [
         "endpoint",
         "num_workers",
         "data_parallel_size",
@@ -77,6 +77,7 @@ impl Settings {
         "is_prefill_worker",
         "is_decode_worker",
         "bootstrap_ports",
+        "handoff_pairing_timeout_ms",
         "handoff_session_timeout_ms",
         "decode_local_prefill",
         "kv_transfer_bandwidth",

@@ -1,13 +1,16 @@
 //! Prefill and decode as separate roles: who does what, where the two sides meet, how long KV travels.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::ConfigError;
+use serde_json::Value;
+
 pub use super::choices::TransferTiming;
 use super::choices::{DisaggregationMode, Finite};
 use super::layers::Layered;
 use super::rules::refused;
 use super::settings::Settings;
+use super::{ConfigError, Group};
 use crate::engine::{EngineKind, WorkerRole};
 use crate::model::CACHE_DTYPES;
 
@@ -17,12 +20,39 @@ pub struct Disaggregation {
     /// Rendezvous ports of prefill workers, one per worker, 0: any; empty: the prefill leg ends before the decode leg
     /// starts, and nobody meets.
     pub bootstrap_ports: Vec<u16>,
+    /// Longest wait of one side of a handoff for the other.
+    pub pairing_timeout: Duration,
     /// Longest handoff, modelled transfer not included.
     pub session_timeout: Duration,
     /// Decode workers compute prompts that come without their KV, and publish their cache.
     pub local_prefill: bool,
     /// KV transfers.
     pub transfer: TransferSettings,
+}
+
+/// Ports that are listed one by one on the start screen.
+const LISTED_PORTS: usize = 8;
+
+impl Disaggregation {
+    /// Where prefill workers and decode workers meet, and how fast KV travels, in words.
+    pub fn words(&self) -> String {
+        let meet = match &self.bootstrap_ports[..] {
+            [] => "no rendezvous: decode legs follow prefill legs".to_owned(),
+            ports if ports.iter().all(|&port| port == 0) => "rendezvous on free ports".to_owned(),
+            ports => {
+                let port = |&port: &u16| if port == 0 { "any".to_owned() } else { port.to_string() };
+                let listed: Vec<String> = ports.iter().take(LISTED_PORTS).map(port).collect();
+                let more = if ports.len() > LISTED_PORTS { ", ..." } else { "" };
+                format!("rendezvous on ports {}{more}", listed.join(", "))
+            }
+        };
+        let bandwidth = self.transfer.bandwidth_gb_s;
+        if bandwidth > 0.0 {
+            format!("{meet}; KV at {bandwidth} GB/s")
+        } else {
+            format!("{meet}; KV at once")
+        }
+    }
 }
 
 /// How long KV travels, as far as the settings say it.
@@ -70,6 +100,9 @@ pub(super) fn default_component(role: WorkerRole) -> &'static str {
     }
 }
 
+/// How long one side waits for the other unless said otherwise, ms. Source: Dynamo 1.6.1.
+const PAIRING_TIMEOUT_MS: u64 = 30_000;
+
 /// Longest handoff unless said otherwise, ms. Source: Dynamo 1.6.1.
 const SESSION_TIMEOUT_MS: u64 = 300_000;
 
@@ -83,16 +116,21 @@ pub(super) fn resolve(layered: &Layered, s: &Settings, role: WorkerRole) -> Resu
         None => Vec::new(),
         Some(ports) => port_list(layered, "bootstrap_ports", ports, workers)?,
     };
+    if let Some(twice) = first_duplicate(&bootstrap_ports) {
+        let why = format!("lists port {twice} twice; every worker needs one of its own (0: any free one)");
+        return Err(refused(layered, "bootstrap_ports", &why));
+    }
     if !bootstrap_ports.is_empty() {
         match role {
             WorkerRole::Prefill => {}
             WorkerRole::Decode | WorkerRole::Aggregated => {
-                let why = "are where prefill workers listen; give them with --disaggregation-mode prefill";
+                let why = "is for prefill workers, which listen there; give it with --disaggregation-mode prefill";
                 return Err(refused(layered, "bootstrap_ports", why));
             }
         }
         if s.engine_type == Some(EngineKind::Trtllm) {
-            let why = "need an engine with a rendezvous; use vllm or sglang, or leave the ports out";
+            let why = "needs an engine with a rendezvous, which trtllm has not; use vllm or sglang, or leave it out: the \
+                       prefill leg then ends before the decode leg begins";
             return Err(refused(layered, "bootstrap_ports", why));
         }
     }
@@ -113,6 +151,7 @@ pub(super) fn resolve(layered: &Layered, s: &Settings, role: WorkerRole) -> Resu
     Ok(Disaggregation {
         bootstrap_ports,
         local_prefill,
+        pairing_timeout: Duration::from_millis(s.handoff_pairing_timeout_ms.unwrap_or(PAIRING_TIMEOUT_MS)),
         session_timeout: Duration::from_millis(s.handoff_session_timeout_ms.unwrap_or(SESSION_TIMEOUT_MS)),
         transfer: TransferSettings {
             bandwidth_gb_s: s.kv_transfer_bandwidth.map_or(0.0, Finite::get),
@@ -123,21 +162,152 @@ pub(super) fn resolve(layered: &Layered, s: &Settings, role: WorkerRole) -> Resu
     })
 }
 
+/// A port that stands twice in a list; 0 is no port.
+fn first_duplicate(ports: &[u16]) -> Option<u16> {
+    let mut seen = BTreeSet::new();
+    ports.iter().copied().find(|&port| port != 0 && !seen.insert(port))
+}
+
+fn count(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
 /// Reads a list of ports, one per worker.
 ///
 /// # Errors
 /// [`ConfigError::Value`].
 pub(super) fn port_list(layered: &Layered, key: &str, ports: &str, workers: u32) -> Result<Vec<u16>, ConfigError> {
+    if ports.trim().is_empty() {
+        let why = "is an empty list; give one port per worker, comma separated, or leave it out";
+        return Err(refused(layered, key, why));
+    }
     let listed: Result<Vec<u16>, _> = ports.split(',').map(|port| port.trim().parse::<u16>()).collect();
     match listed {
         Ok(listed) if listed.len() == workers as usize => Ok(listed),
         Ok(listed) => {
+            let group = layered.value("name").and_then(Value::as_str);
             let why = format!(
-                "lists {} ports for {workers} workers; give one port per worker",
-                listed.len()
+                "lists {} for the {}{}; give one port per worker",
+                count(listed.len(), "port"),
+                count(workers as usize, "worker"),
+                group.map_or_else(String::new, |name| format!(" of group {name}"))
             );
             Err(refused(layered, key, &why))
         }
-        Err(_) => Err(refused(layered, key, "must be port numbers, comma separated")),
+        Err(_) => Err(refused(
+            layered,
+            key,
+            "must be port numbers from 0 to 65535, comma separated",
+        )),
+    }
+}
+
+/// What prefill and decode groups hand KV to each other for: a router pairs those of one namespace.
+fn pools(groups: &[Group]) -> impl Iterator<Item = (&Group, &Group)> {
+    let of = |role: WorkerRole| groups.iter().filter(move |group| group.engine.role == role);
+    of(WorkerRole::Prefill).flat_map(move |prefill| {
+        let decode =
+            of(WorkerRole::Decode).filter(|decode| prefill.endpoint.namespace() == decode.endpoint.namespace());
+        decode.map(move |decode| (prefill, decode))
+    })
+}
+
+/// Refuses pools that meet at a rendezvous where each of their handoffs would be refused.
+///
+/// # Errors
+/// Names both groups and the way out.
+pub(super) fn check_pools(groups: &[Group]) -> Result<(), ConfigError> {
+    let mut meet = pools(groups).filter(|(prefill, _)| !prefill.disaggregation.bootstrap_ports.is_empty());
+    let Some((prefill, decode)) = meet.find(|(prefill, decode)| prefill.engine.kind != decode.engine.kind) else {
+        return Ok(());
+    };
+    Err(ConfigError::Invalid(format!(
+        "group {} hands its KV to group {} of the same namespace {}, but engine_type is {} in one and {} in the other, and \
+         every handoff would be refused: use one engine_type, or give each pair of pools an endpoint in a namespace of its \
+         own",
+        prefill.name,
+        decode.name,
+        prefill.endpoint.namespace(),
+        prefill.engine.kind.word(),
+        decode.engine.kind.word()
+    )))
+}
+
+/// In what the pools of a fleet differ although they hand KV to each other, which real engines could not do.
+pub fn doubts(groups: &[Group]) -> Vec<String> {
+    let differences = |(prefill, decode): (&Group, &Group)| {
+        let (from, to) = (&prefill.disaggregation.transfer, &decode.disaggregation.transfer);
+        let bytes = |bytes: Option<u64>| bytes.map_or_else(|| "the model's".to_owned(), |bytes| bytes.to_string());
+        let compared = [
+            (
+                "engine_type",
+                prefill.engine.kind.word().to_owned(),
+                decode.engine.kind.word().to_owned(),
+            ),
+            (
+                "block_size",
+                prefill.engine.block_size.to_string(),
+                decode.engine.block_size.to_string(),
+            ),
+            ("kv_cache_dtype", from.cache_dtype.clone(), to.cache_dtype.clone()),
+            (
+                "kv_bytes_per_token",
+                bytes(from.bytes_per_token),
+                bytes(to.bytes_per_token),
+            ),
+        ];
+        let differing = compared.into_iter().filter(|(_, from, to)| from != to);
+        let said: Vec<String> = differing
+            .map(|(key, from, to)| format!("{key} {from} and {to}"))
+            .collect();
+        let prefixes = if prefill.engine.block_size == decode.engine.block_size {
+            ""
+        } else {
+            ", and a router that takes one block size for both finds no cached prefix in one of them"
+        };
+        (!said.is_empty()).then(|| {
+            format!(
+                "groups {} and {} hand KV to each other and differ in {}: real engines could not{prefixes}",
+                prefill.name,
+                decode.name,
+                said.join(", ")
+            )
+        })
+    };
+    pools(groups).filter_map(differences).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_start_screen_says_where_and_how_fast() {
+        let words = |bootstrap_ports: Vec<u16>, bandwidth_gb_s| {
+            let transfer = TransferSettings {
+                bandwidth_gb_s,
+                timing: TransferTiming::FullPrompt,
+                bytes_per_token: None,
+                cache_dtype: "auto".to_owned(),
+            };
+            let settings = Disaggregation {
+                bootstrap_ports,
+                pairing_timeout: Duration::ZERO,
+                session_timeout: Duration::ZERO,
+                local_prefill: false,
+                transfer,
+            };
+            settings.words()
+        };
+        assert_eq!(
+            words(vec![], 0.0),
+            "no rendezvous: decode legs follow prefill legs; KV at once"
+        );
+        assert_eq!(words(vec![0, 0], 64.0), "rendezvous on free ports; KV at 64 GB/s");
+        assert_eq!(
+            words(vec![9000, 0], 1.5),
+            "rendezvous on ports 9000, any; KV at 1.5 GB/s"
+        );
+        assert!(words((1..100).collect(), 1.0).starts_with("rendezvous on ports 1, 2, 3, 4, 5, 6, 7, 8, ...;"));
     }
 }

@@ -317,10 +317,7 @@ fn walk(
 
 /// Settings that say one thing.
 fn one(setting: &str, value: &Value) -> Result<Settings, String> {
-    // One port of a document is a list of one port here.
-    let port = value.as_number().filter(|_| setting.ends_with("_ports"));
-    let value = port.map_or_else(|| value.clone(), |port| Value::from(port.to_string()));
-    let members = Map::from_iter([(setting.to_owned(), value)]);
+    let members = Map::from_iter([(setting.to_owned(), value.clone())]);
     serde_json::from_value(Value::Object(members)).map_err(|error| error.to_string())
 }
 

@@ -281,6 +281,7 @@ impl Config {
         config.check_ports(fleet)?;
         ports::check(&config)?;
         config.check_groups()?;
+        disaggregation::check_pools(&config.groups)?;
         Ok(config)
     }
 

@@ -192,10 +192,10 @@ mod tests {
         let two = ["--num-workers", "2", "--zmq-kv-events-ports", "5000, 5010"];
         assert_eq!(resolved(&two).unwrap().ports, [Some(5000), Some(5010)]);
         let three = resolved(&["--num-workers", "3", "--zmq-kv-events-ports", "5000,5010"]).unwrap_err();
-        assert!(three.contains("2 ports for 3 workers"), "{three}");
+        assert!(three.contains("2 ports for the 3 workers"), "{three}");
         let replay = [&two[..], &["--zmq-replay-ports", "6000"]].concat();
         let replay = resolved(&replay).unwrap_err();
-        assert!(replay.contains("1 ports for 2 workers"), "{replay}");
+        assert!(replay.contains("1 port for the 2 workers"), "{replay}");
     }
 
     #[test]

@@ -38,6 +38,7 @@ const RANGES: &[(&str, Range)] = &[
     ("sglang_chunked_prefill_size", Positive),
     ("sglang_clip_max_new_tokens", Positive),
     ("sglang_schedule_conservativeness", NonNegative),
+    ("handoff_pairing_timeout_ms", Positive),
     ("handoff_session_timeout_ms", Positive),
     ("offload_batch_size", Positive),
     ("aic_tp_size", Positive),

@@ -320,7 +320,11 @@ pub struct Settings {
     #[serde(default, deserialize_with = "ports")]
     pub bootstrap_ports: Option<String>,
 
-    /// Longest handoff between two workers, ms, the modelled transfer not counted.
+    /// How long one side of a handoff waits for the other to come, ms.
+    #[arg(long, value_name = "MS")]
+    pub handoff_pairing_timeout_ms: Option<u64>,
+
+    /// Longest handoff between two workers that have met, ms, the modelled transfer not counted.
     #[arg(long, value_name = "MS")]
     pub handoff_session_timeout_ms: Option<u64>,
 

@@ -85,6 +85,14 @@ impl Client {
         &self.url
     }
 
+    /// It answers, but not as a fleet does.
+    pub(super) fn not_a_fleet(&self, reason: String) -> ClientError {
+        ClientError::NotAFleet {
+            url: self.url.clone(),
+            reason,
+        }
+    }
+
     fn bearer(&self) -> String {
         self.token
             .as_ref()
@@ -154,10 +162,7 @@ impl Client {
     fn read(&self, sent: Sent, with_results: bool) -> Result<Value, ClientError> {
         let mut response = sent.map_err(|error| self.unreachable(&error))?;
         let status = response.status().as_u16();
-        let not_a_fleet = |reason: String| ClientError::NotAFleet {
-            url: self.url.clone(),
-            reason,
-        };
+        let not_a_fleet = |reason: String| self.not_a_fleet(reason);
         let text = response
             .body_mut()
             .with_config()

@@ -3,6 +3,7 @@
 mod client;
 mod print;
 mod top;
+mod truth;
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -13,6 +14,7 @@ use self::client::Client;
 pub use self::client::ClientError;
 use crate::cli::ctl::{CtlArgs, CtlCommand, FaultCommand, Told, Window};
 use crate::faults::{Fault, FaultError, Selector, SelectorError};
+use crate::witness::WitnessError;
 
 /// How a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +28,12 @@ pub enum CtlError {
     /// The fleet cannot be reached or says no.
     #[error(transparent)]
     Client(#[from] ClientError),
+    /// A router cannot be asked. Exit code 1, for a bad address 2.
+    #[error(transparent)]
+    Witness(#[from] WitnessError),
+    /// Everything was looked at, and it is not as it should be. Exit code 3.
+    #[error("{0}")]
+    Verdict(String),
     /// Some of the workers could not be served.
     #[error("{0}")]
     Partly(String),
@@ -35,12 +43,13 @@ pub enum CtlError {
 }
 
 impl CtlError {
-    /// Process exit code: 1 it was not done, 2 bad input.
+    /// Process exit code: 1 it was not done, 2 bad input, 3 the verdict is bad.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Fault(_) | Self::Selector(_) => 2,
+            Self::Fault(_) | Self::Selector(_) | Self::Witness(WitnessError::Url(_)) => 2,
+            Self::Verdict(_) => 3,
             Self::Client(error) if error.is_bad_input() => 2,
-            Self::Client(_) | Self::Partly(_) | Self::Io(_) => 1,
+            Self::Client(_) | Self::Witness(_) | Self::Partly(_) | Self::Io(_) => 1,
         }
     }
 }
@@ -118,6 +127,8 @@ pub fn run(args: &CtlArgs) -> Result<(), CtlError> {
                 show(&client.get("/v1/requests", &query)?, print::requests)
             }
         },
+        CtlCommand::Drift(drift) => truth::drift(&client, drift, args.json),
+        CtlCommand::Leaks(leaks) => truth::leaks(&client, leaks, args.json),
         CtlCommand::Top { every_ms, once } => top::run(client, (*every_ms).clamp(100, 60_000), *once, args.json),
     }
 }

@@ -4,6 +4,11 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
+use crate::truth::Drift;
+use crate::truth::choice::Choices;
+use crate::truth::leaks::{Leak, Leaks};
+use crate::types::SequenceHash;
+
 /// Columns that line up; the first row is the head.
 fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
@@ -226,6 +231,90 @@ pub(super) fn journal(page: &Value) -> String {
 fn line_of(fault: &Value) -> String {
     let fault: Result<crate::faults::Fault, _> = serde_json::from_value(fault.clone());
     fault.map_or_else(|error| error.to_string(), |fault| fault.to_string())
+}
+
+pub(super) fn drift(drift: &Drift) -> String {
+    let mut lines = vec![head(&[
+        "rank",
+        "true",
+        "known",
+        "missing",
+        "phantom",
+        "in flight",
+        "samples",
+    ])];
+    let wrong = drift.ranks.iter().filter(|rank| rank.missing + rank.phantom > 0);
+    lines.extend(wrong.map(|rank| {
+        let samples = |sign: char, hashes: &[SequenceHash]| -> Vec<String> {
+            hashes
+                .iter()
+                .take(2)
+                .map(|hash| format!("{sign}{:016x}", hash.0))
+                .collect()
+        };
+        let mut shown = samples('-', &rank.missing_samples);
+        shown.extend(samples('+', &rank.phantom_samples));
+        vec![
+            format!("{}{}", rank.path, if rank.exists { "" } else { " (gone)" }),
+            rank.true_blocks.to_string(),
+            rank.known_blocks.to_string(),
+            rank.missing.to_string(),
+            rank.phantom.to_string(),
+            rank.in_flight.to_string(),
+            shown.join(" "),
+        ]
+    }));
+    let sum = format!(
+        "{} ranks, {} true blocks, {} known: {} missing, {} phantom, {} in flight; drift {:.6}",
+        drift.ranks.len(),
+        drift.true_blocks,
+        drift.known_blocks,
+        drift.missing,
+        drift.phantom,
+        drift.in_flight,
+        drift.share
+    );
+    if lines.len() == 1 {
+        sum
+    } else {
+        format!("{}\n{sum}", table(&lines))
+    }
+}
+
+pub(super) fn choices(choices: &Choices) -> String {
+    let mut lines = vec![head(&["probe", "wrong", "chosen", "holder", "true", "reported"])];
+    lines.extend(choices.samples.iter().map(|wrong| {
+        let or_none = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
+        vec![
+            wrong.request.clone(),
+            format!("{:?}", wrong.slip).to_lowercase(),
+            or_none(&wrong.chosen),
+            or_none(&wrong.holder),
+            wrong.true_blocks.to_string(),
+            wrong
+                .reported
+                .map_or_else(|| "-".to_owned(), |blocks| blocks.to_string()),
+        ]
+    }));
+    let sum = format!(
+        "{} probes, {} of a prompt that one rank has: {} wrong choices, {} blocks missing, {} phantom; drift {:.6}",
+        choices.probes, choices.with_holder, choices.wrong, choices.missing, choices.phantom, choices.share
+    );
+    if lines.len() == 1 {
+        sum
+    } else {
+        format!("{}\n{sum}", table(&lines))
+    }
+}
+
+pub(super) fn leaks(leaks: &Leaks) -> String {
+    if leaks.total == 0 {
+        return "nothing is held".to_owned();
+    }
+    let mut lines = vec![head(&["holder", "what", "count"])];
+    let line = |leak: &Leak| vec![leak.holder.clone(), leak.what.to_owned(), leak.count.to_string()];
+    lines.extend(leaks.leaks.iter().map(line));
+    table(&lines)
 }
 
 pub(super) fn why(answer: &Value) -> String {

@@ -26,6 +26,15 @@ impl EngineKind {
     /// Every kind, for tests that run over all engines.
     pub const ALL: [Self; 3] = [Self::Vllm, Self::Sglang, Self::Trtllm];
 
+    /// Its name, as settings and the wire have it.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Vllm => "vllm",
+            Self::Sglang => "sglang",
+            Self::Trtllm => "trtllm",
+        }
+    }
+
     /// Tokens per block unless configured.
     pub fn default_block_size(self) -> u32 {
         match self {

@@ -111,6 +111,14 @@ pub trait Engine: Send {
     /// Drops every unreferenced cached block; returns the events (empty when nothing was cached).
     fn clear_cache(&mut self) -> Vec<KvEvent>;
 
+    /// Keeps this many blocks from all requests, unused ones first, then cached ones that nobody uses; the rest as they
+    /// become free, when this is called again. 0 gives all back. Returns the events. [`Engine::load`] counts what is left;
+    /// a request that does not fit into that waits. Only between passes.
+    fn withhold(&mut self, blocks: u32) -> Vec<KvEvent>;
+
+    /// Blocks that are kept from requests now.
+    fn withheld(&self) -> u32;
+
     /// Queues the prefill side of a handoff: after its token the request keeps its blocks until
     /// [`Engine::release_source`]. Allowed during a pass.
     ///

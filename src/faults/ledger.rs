@@ -3,15 +3,16 @@
 //! Pure: [`Ledger::turn`] is told the time and the fleet, and says whose tables have changed and what has to be done to
 //! whom. [`Ledger::next_due`] says when to come again.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde::Serialize;
 
+use super::agenda::{Act, Agenda, Step};
 use super::draw::Dice;
 use super::journal::{Event, Journal};
-use super::kind::{Kind, LifeFault, PurgeFault, Told};
+use super::kind::Kind;
 use super::select::Candidate;
 use super::table::OpenFault;
 use super::{Fault, FaultError, FaultId};
@@ -22,59 +23,6 @@ pub const MAX_FAULTS: usize = 4096;
 
 /// Faults that are over and still listed.
 const KEPT_OVER: usize = 256;
-
-/// What is to be done to a worker.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Act {
-    /// Kill it, or one of its children.
-    Crash {
-        /// The child, as in an actor path without the worker.
-        actor: Option<String>,
-    },
-    /// Let it, or one of its children, panic.
-    Panic {
-        /// The child.
-        actor: Option<String>,
-    },
-    /// Let it leave in good order.
-    Drain,
-    /// Start it again when it is dead or has left.
-    Restart {
-        /// Under its former instance id.
-        same_id: bool,
-    },
-    /// Drop every unreferenced block of its ranks.
-    ClearCache {
-        /// Whether routers are told.
-        told: Told,
-        /// How late.
-        late: Duration,
-    },
-}
-
-impl Act {
-    /// A word for the journal.
-    pub const fn word(&self) -> &'static str {
-        match self {
-            Self::Crash { .. } => "crash",
-            Self::Panic { .. } => "panic",
-            Self::Drain => "drain",
-            Self::Restart { .. } => "restart",
-            Self::ClearCache { .. } => "clear_cache",
-        }
-    }
-}
-
-/// One thing to do.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Step {
-    /// Because of this fault.
-    pub fault: FaultId,
-    /// To whom.
-    pub worker: WorkerId,
-    /// What.
-    pub act: Act,
-}
 
 /// What follows from a change or from time.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -135,9 +83,7 @@ pub struct Ledger {
     journal: Arc<Journal>,
     last_id: u64,
     standing: BTreeMap<FaultId, Standing>,
-    /// By time, then in the order in which they were planned.
-    steps: BTreeMap<(SimTime, u64), Step>,
-    planned: u64,
+    agenda: Agenda,
 }
 
 impl Ledger {
@@ -148,8 +94,7 @@ impl Ledger {
             journal,
             last_id: 0,
             standing: BTreeMap::new(),
-            steps: BTreeMap::new(),
-            planned: 0,
+            agenda: Agenda::default(),
         }
     }
 
@@ -169,6 +114,10 @@ impl Ledger {
         }
         if let Some(nobody) = add.iter().find(|fault| !fault.select.can_match(fleet)) {
             return Err(FaultError::Nobody(nobody.select.clone()));
+        }
+        let strikes = |fault: &Fault| fault.select.can_match(&concerned(fleet, &fault.kind));
+        if let Some(idle) = add.iter().find(|fault| !strikes(fault)) {
+            return Err(FaultError::NoPrefill(idle.select.clone()));
         }
         let live = self
             .standing
@@ -208,7 +157,7 @@ impl Ledger {
         let Some(standing) = self.standing.remove(&id) else {
             return;
         };
-        self.steps.retain(|_, step| step.fault != id);
+        self.agenda.retain(|step| step.fault != id);
         turn.touched.extend(standing.workers.keys());
         self.journal.note(Event::Removed { id });
     }
@@ -216,7 +165,7 @@ impl Ledger {
     /// Takes every fault off the workers; faults that only come later may still strike them.
     pub fn heal(&mut self, workers: &[WorkerId]) -> Turn {
         let mut turn = Turn::default();
-        self.steps.retain(|_, step| !workers.contains(&step.worker));
+        self.agenda.retain(|step| !workers.contains(&step.worker));
         let mut emptied = Vec::new();
         for (&id, standing) in &mut self.standing {
             let before = standing.workers.len();
@@ -246,7 +195,7 @@ impl Ledger {
             Phase::Open => standing.closes,
             Phase::Over => None,
         });
-        windows.chain(self.steps.keys().next().map(|(at, _)| *at)).min()
+        windows.chain(self.agenda.next_due()).min()
     }
 
     /// Everything that is due at `now`.
@@ -272,9 +221,11 @@ impl Ledger {
                 self.open(id, now, fleet, &mut turn);
             }
         }
-        while let Some(entry) = self.steps.first_entry().filter(|entry| entry.key().0 <= now) {
-            let ((at, _), step) = entry.remove_entry();
-            self.follow_up(&step, at);
+        while let Some((at, step)) = self.agenda.pop_due(now) {
+            let standing = self.standing.get(&step.fault);
+            if let Some(standing) = standing.filter(|standing| standing.phase != Phase::Over) {
+                self.agenda.follow_up(&step, &standing.fault.kind, at);
+            }
             turn.steps.push(step);
         }
         self.retire();
@@ -293,7 +244,7 @@ impl Ledger {
         let Some(standing) = self.standing.get(&id) else { return };
         let fault = standing.fault.clone();
         let dice = self.dice(id, &fault);
-        let mut chosen = fault.select.choose(fleet, dice);
+        let mut chosen = fault.select.choose(&concerned(fleet, &fault.kind), dice);
         if fault.kind.is_drawn_once() && fault.probability < 1.0 {
             chosen.retain(|worker| {
                 let hit = Dice::new(dice.bits(0), u64::from(worker.0) + 1).unit(0) < fault.probability;
@@ -311,7 +262,7 @@ impl Ledger {
             workers: chosen.clone(),
         });
         for &worker in &chosen {
-            self.begin(id, &fault.kind, worker, now);
+            self.agenda.begin(id, &fault.kind, worker, now);
         }
         let Some(standing) = self.standing.get_mut(&id) else {
             return;
@@ -335,94 +286,13 @@ impl Ledger {
         turn.touched.extend(standing.workers.keys());
         self.journal.note(Event::Closed { id });
         // A worker that flaps is not left dead; whoever waits for a restart still gets it.
-        self.steps
-            .retain(|_, step| step.fault != id || matches!(step.act, Act::Restart { .. }));
-    }
-
-    fn plan(&mut self, at: SimTime, fault: FaultId, worker: WorkerId, act: Act) {
-        self.planned += 1;
-        self.steps.insert((at, self.planned), Step { fault, worker, act });
-    }
-
-    /// First steps of what is done once.
-    fn begin(&mut self, id: FaultId, kind: &Kind, worker: WorkerId, now: SimTime) {
-        let mut plan = |after: Option<f64>, act| self.plan(now + ms(after.unwrap_or(0.0)), id, worker, act);
-        match kind {
-            Kind::Life(LifeFault::Crash {
-                actor,
-                restart_after_ms,
-                same_id,
-            }) => {
-                plan(None, Act::Crash { actor: actor.clone() });
-                if restart_after_ms.is_some() {
-                    plan(*restart_after_ms, Act::Restart { same_id: *same_id });
-                }
-            }
-            Kind::Life(LifeFault::Panic { actor }) => plan(None, Act::Panic { actor: actor.clone() }),
-            Kind::Life(LifeFault::Drain {
-                restart_after_ms,
-                same_id,
-            }) => {
-                plan(None, Act::Drain);
-                if restart_after_ms.is_some() {
-                    plan(*restart_after_ms, Act::Restart { same_id: *same_id });
-                }
-            }
-            Kind::Life(LifeFault::Restart { same_id }) => {
-                plan(None, Act::Crash { actor: None });
-                plan(None, Act::Restart { same_id: *same_id });
-            }
-            Kind::Life(LifeFault::Flap { .. }) => plan(None, Act::Crash { actor: None }),
-            Kind::Purge(PurgeFault::ClearCache { event, late_ms }) => plan(
-                None,
-                Act::ClearCache {
-                    told: *event,
-                    late: ms(*late_ms),
-                },
-            ),
-            Kind::Condition(_)
-            | Kind::Pass(_)
-            | Kind::Door(_)
-            | Kind::Admission(_)
-            | Kind::Answer(_)
-            | Kind::Capacity(_)
-            | Kind::Request(_)
-            | Kind::Response(_)
-            | Kind::Event(_)
-            | Kind::Storm(_)
-            | Kind::Recovery(_)
-            | Kind::Discovery(_)
-            | Kind::Metrics(_)
-            | Kind::Rendezvous(_) => {}
-        }
-    }
-
-    /// What comes after a step of a worker that flaps.
-    fn follow_up(&mut self, step: &Step, at: SimTime) {
-        let Some(standing) = self.standing.get(&step.fault) else {
-            return;
-        };
-        let Kind::Life(LifeFault::Flap {
-            up_ms,
-            down_ms,
-            same_id,
-        }) = standing.fault.kind
-        else {
-            return;
-        };
-        if standing.phase == Phase::Over {
-            return;
-        }
-        match step.act {
-            Act::Crash { .. } => self.plan(at + ms(down_ms), step.fault, step.worker, Act::Restart { same_id }),
-            Act::Restart { .. } => self.plan(at + ms(up_ms), step.fault, step.worker, Act::Crash { actor: None }),
-            Act::Panic { .. } | Act::Drain | Act::ClearCache { .. } => {}
-        }
+        self.agenda
+            .retain(|step| step.fault != id || matches!(step.act, Act::Restart { .. }));
     }
 
     /// What is done once is over when its last step is taken; of those that are over only the newest stay.
     fn retire(&mut self) {
-        let busy: BTreeSet<FaultId> = self.steps.values().map(|step| step.fault).collect();
+        let busy = self.agenda.faults();
         for (id, standing) in &mut self.standing {
             let once = matches!(standing.fault.kind, Kind::Life(_) | Kind::Purge(_));
             if once && standing.phase == Phase::Open && !busy.contains(id) {
@@ -468,8 +338,12 @@ impl Ledger {
     }
 }
 
-fn ms(ms: f64) -> Duration {
-    Duration::try_from_secs_f64(ms / 1e3).unwrap_or(Duration::ZERO)
+/// Those of the fleet that have what a kind strikes.
+fn concerned<'a>(fleet: &'a [Candidate], kind: &Kind) -> Cow<'a, [Candidate]> {
+    if fleet.iter().all(|worker| kind.concerns(worker)) {
+        return fleet.into();
+    }
+    fleet.iter().filter(|worker| kind.concerns(worker)).cloned().collect()
 }
 
 #[cfg(test)]
@@ -552,6 +426,23 @@ mod tests {
         assert_eq!(ledger.list().len(), 1);
         let (ids, _) = ledger.change(&[first], vec![good], at(0), &fleet()).unwrap();
         assert_eq!(ledger.list().iter().map(|l| l.id).collect::<Vec<_>>(), ids);
+    }
+
+    #[test]
+    fn handoffs_are_disturbed_where_they_are() {
+        let mut ledger = ledger();
+        let mut fleet = fleet();
+        let never_ready = |line: &str| vec![line.parse::<Fault>().unwrap()];
+        let error = ledger.change(&[], never_ready("* never_ready"), at(0), &fleet);
+        assert!(matches!(error, Err(FaultError::NoPrefill(_))), "{error:?}");
+        fleet[1].labels.push(("role".to_owned(), "prefill".to_owned()));
+        let error = ledger.change(&[], never_ready("w2 never_ready"), at(0), &fleet);
+        assert!(matches!(error, Err(FaultError::NoPrefill(_))), "{error:?}");
+        // w3 is hotter, and has none.
+        ledger
+            .change(&[], never_ready("hottest never_ready"), at(0), &fleet)
+            .unwrap();
+        assert_eq!(ledger.turn(at(0), &fleet).touched, [WorkerId(1)].into());
     }
 
     #[test]

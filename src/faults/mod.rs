@@ -2,17 +2,19 @@
 //!
 //! | Module | Job |
 //! |---|---|
-//! | [`kind`] | the catalogue: one enum per gate, one variant per kind |
+//! | [`kind`] | the catalogue: one file per layer, one enum per gate, one variant per kind |
 //! | [`select`] | whom: ids, ranges, groups, labels, shares, rules |
 //! | [`line`] | the one-line form, as on a command line |
 //! | [`table`] | what one worker's gates ask; one relaxed load while it is empty |
-//! | [`ledger`] | all faults of a fleet: windows, choices, steps of a flapping worker |
+//! | [`ledger`] | all faults of a fleet: windows and choices |
+//! | [`agenda`] | what is to be done to workers because of them: crashes, restarts of one that flaps |
 //! | [`journal`] | what happened and what was drawn, bounded |
 //! | [`draw`] | the seeded dice |
 //!
 //! A [`Fault`] is the same object in a scenario file (TOML), in the admin API (JSON) and as one line. Everything here is
 //! pure: who carries faults out tells the time and the state of the fleet, and is told what to do.
 
+pub mod agenda;
 pub mod draw;
 pub mod journal;
 pub mod kind;
@@ -109,6 +111,9 @@ pub enum FaultError {
     /// The selector picks nobody, and never can.
     #[error("{0} selects no worker of this fleet")]
     Nobody(Selector),
+    /// The selector picks nobody with handoffs.
+    #[error("{0} selects no prefill worker of this fleet, and only those have handoffs to disturb")]
+    NoPrefill(Selector),
     /// Too many.
     #[error("{0} faults are the most a fleet keeps; remove some first")]
     TooMany(usize),

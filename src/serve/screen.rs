@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use super::attach;
 use crate::cluster::{Cluster, Facts};
 use crate::config::{Brokers, Config, EventPlane, Group, NativeEvents, NatsConnections, RequestPlane, Settings};
+use crate::engine::WorkerRole;
 use crate::transport::discovery::DiscoveryConfig;
 
 /// All of it.
@@ -38,6 +39,9 @@ pub(super) fn render(config: &Config, settings: &Settings, cluster: &Cluster) ->
                 },
             ),
         );
+        if engine.role == WorkerRole::Prefill {
+            line("handoffs", format!("[{}] {}", group.name, group.disaggregation.words()));
+        }
     }
     let discovery = match &config.discovery {
         DiscoveryConfig::Etcd(etcd) => {

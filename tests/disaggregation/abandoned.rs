@@ -1,7 +1,11 @@
 //! Clients that go away, in every phase: what they held is free again, on both sides.
 
-use crate::caller::Answer;
+use ghostfleet::actors::death::Death;
+use ghostfleet::transport::rendezvous::wire::{Fact, Message, TimingMode, TransferTiming};
+
+use crate::caller::{Answer, call, chat};
 use crate::legs::{Handoff, INSTANT, Pair, SLOW, end, error_of, prompt};
+use crate::peers::{Source, hear, runtime};
 
 /// Ends an answer from the client's side.
 fn leave(mut answer: Answer, how: &str) {
@@ -118,6 +122,93 @@ fn a_client_that_leaves_while_decoding_is_like_any_other() {
         pair.scene.worker(1).handoffs.completed_total,
         1,
         "the handoff itself went well"
+    );
+}
+
+#[test]
+fn a_prefill_worker_that_has_not_answered_yet_hears_at_once_that_nobody_comes() {
+    let pair = Pair::start(INSTANT);
+    let runtime = runtime();
+    let source = Source::start(&runtime);
+    for how in ["kill", "close"] {
+        let handoff = Handoff::new();
+        let mut request = chat(&prompt(1, 30), 3);
+        request["bootstrap_info"] = source.meeting(&handoff);
+        let answer = call(&pair.scene.address(1), &handoff.request.to_string(), &request).unwrap();
+        let mut link = source.keep_waiting().link;
+        leave(answer, how);
+        assert!(
+            matches!(hear(&runtime, &mut link), Some(Message::Abort { .. })),
+            "{how}"
+        );
+        assert_eq!(hear(&runtime, &mut link), None);
+        pair.scene.until_nothing_is_left();
+    }
+}
+
+#[test]
+fn a_decode_worker_that_dies_before_it_is_answered_says_no_goodbye() {
+    let pair = Pair::start(INSTANT);
+    let runtime = runtime();
+    let source = Source::start(&runtime);
+    let handoff = Handoff::new();
+    let mut request = chat(&prompt(1, 30), 3);
+    request["bootstrap_info"] = source.meeting(&handoff);
+    let mut answer = call(&pair.scene.address(1), &handoff.request.to_string(), &request).unwrap();
+    let mut link = source.keep_waiting().link;
+    pair.scene.cluster.kill("w1", Death::Crash).unwrap();
+    assert_eq!(hear(&runtime, &mut link), None);
+    answer.assert_reset();
+    pair.scene.until_nothing_is_left();
+}
+
+#[test]
+fn a_prefill_worker_that_falls_silent_is_not_waited_for_for_ever() {
+    let pair = Pair::start(&format!("{INSTANT}\nhandoff_session_timeout_ms = 200"));
+    let runtime = runtime();
+    let source = Source::start(&runtime);
+    let handoff = Handoff::new();
+    let mut request = chat(&prompt(1, 30), 3);
+    request["bootstrap_info"] = source.meeting(&handoff);
+    let answer = call(&pair.scene.address(1), &handoff.request.to_string(), &request).unwrap();
+    let link = source.receive().link;
+    let held = Message::Fact(Fact::SourceHeld {
+        handoff_id: handoff.id,
+        transfer_timing: TransferTiming {
+            mode: TimingMode::FullPrompt,
+            full_prompt_tokens: 30,
+            kv_bytes_per_token: None,
+            bandwidth_gb_s: None,
+        },
+    });
+    link.outbox.try_send(held).unwrap();
+    // It says that the prompt is there, and then nothing any more; its connection stays open.
+    let error = error_of(&end(answer));
+    assert!(
+        error.contains("took longer than --handoff-session-timeout-ms"),
+        "{error}"
+    );
+    pair.scene.until_nothing_is_left();
+    drop(link);
+}
+
+#[test]
+fn an_orphan_waits_for_as_long_as_the_setting_says() {
+    let pair = Pair::start(&format!("{INSTANT}\nhandoff_pairing_timeout_ms = 100"));
+    let lonely = pair.prefill(&Handoff::new(), &prompt(1, 30)).finish().unwrap();
+    assert!(
+        error_of(&lonely).contains("handoff participant rendezvous timed out"),
+        "{lonely:?}"
+    );
+    pair.scene.until_nothing_is_left();
+    let prefill = pair.scene.worker(0);
+    assert_eq!(
+        (prefill.failed_total, prefill.completed_total, prefill.cancelled_total),
+        (1, 0, 0)
+    );
+    assert_eq!(
+        (prefill.handoffs.failed_total, prefill.handoffs.completed_total),
+        (1, 0)
     );
 }
 

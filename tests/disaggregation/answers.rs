@@ -114,3 +114,48 @@ fn sglang_sets_blocks_aside_before_it_computes_the_prompt() {
     pair.scene.until_nothing_is_left();
     assert_eq!(pair.scene.worker(1).handoffs.completed_total, 3);
 }
+
+#[test]
+fn what_a_handoff_waits_for_is_told_in_words() {
+    let pair = Pair::start(SLOW);
+    let handoff = Handoff::new();
+    let because = |words: &str| {
+        let control = pair.scene.cluster.control();
+        pair.scene.until(words, |scene| {
+            let found = scene.cluster.wait_for(control.why(&handoff.request.to_string()));
+            found
+                .iter()
+                .any(|why| why.because.iter().any(|because| because.contains(words)))
+        });
+    };
+    let decode = pair.decode(&handoff, &prompt(1, 30), 5);
+    because("has not asked for blocks");
+    let look = |pair: &Pair| {
+        let said = pair.scene.cluster.control().inspect("w0/rendezvous".parse().unwrap());
+        pair.scene.cluster.wait_for(said).unwrap()["said"]["rooms"][0].clone()
+    };
+    let room = look(&pair);
+    assert_eq!(
+        (&room["room"], &room["source"], &room["destination"]),
+        (&handoff.room.into(), &serde_json::Value::Null, &true.into()),
+        "{room}"
+    );
+    assert!(
+        room["ends_in_ms"]
+            .as_f64()
+            .is_some_and(|left| left > 0.0 && left <= 30_000.0),
+        "{room}"
+    );
+    let prefill = pair.prefill(&handoff, &prompt(1, 30));
+    because("its blocks are kept until the decode worker has the KV");
+    because("has not arrived");
+    pair.until_transferring();
+    let room = look(&pair);
+    assert_eq!(
+        (&room["source"], &room["transferring"]),
+        (&"r0".into(), &true.into()),
+        "{room}"
+    );
+    drop((decode, prefill));
+    pair.scene.until_nothing_is_left();
+}

@@ -88,17 +88,34 @@ impl Pair {
 
     /// Starts the prefill leg of a request at w0.
     pub(crate) fn prefill(&self, handoff: &Handoff, prompt: &[u32]) -> Answer {
-        self.leg(0, handoff, &chat(prompt, 1))
+        self.prefill_at(0, handoff, prompt)
+    }
+
+    /// Starts the prefill leg of a request at this worker.
+    pub(crate) fn prefill_at(&self, worker: usize, handoff: &Handoff, prompt: &[u32]) -> Answer {
+        self.leg((worker, worker), handoff, &chat(prompt, 1))
     }
 
     /// Starts the decode leg of a request at the worker after the prefill workers, w1.
     pub(crate) fn decode(&self, handoff: &Handoff, prompt: &[u32], max_tokens: u32) -> Answer {
-        self.leg(1, handoff, &chat(prompt, max_tokens))
+        self.decode_at(0, 1, handoff, prompt, max_tokens)
     }
 
-    fn leg(&self, worker: usize, handoff: &Handoff, request: &Value) -> Answer {
+    /// Starts the decode leg of a request whose prompt one worker computes at another.
+    pub(crate) fn decode_at(
+        &self,
+        prefill: usize,
+        worker: usize,
+        handoff: &Handoff,
+        prompt: &[u32],
+        max_tokens: u32,
+    ) -> Answer {
+        self.leg((prefill, worker), handoff, &chat(prompt, max_tokens))
+    }
+
+    fn leg(&self, (prefill, worker): (usize, usize), handoff: &Handoff, request: &Value) -> Answer {
         let mut request = request.clone();
-        request["bootstrap_info"] = self.meeting(0, handoff);
+        request["bootstrap_info"] = self.meeting(prefill, handoff);
         call(&self.scene.address(worker), &handoff.request.to_string(), &request).unwrap()
     }
 

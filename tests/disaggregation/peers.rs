@@ -9,6 +9,7 @@ use ghostfleet::transport::rendezvous::wire::{Message, Order, Register, Role};
 use ghostfleet::transport::rendezvous::{Identity, Meeting, RendezvousLimits, client};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
+use tokio_util::sync::CancellationToken;
 
 use crate::legs::Handoff;
 use crate::scene::PATIENCE;
@@ -52,7 +53,8 @@ pub(crate) fn join(
         port: u16::try_from(meeting["bootstrap_port"].as_u64().unwrap()).unwrap(),
         identity,
     };
-    runtime.block_on(client::join(&meeting, register, RendezvousLimits::default()))
+    let never = CancellationToken::new();
+    runtime.block_on(client::join(&meeting, register, RendezvousLimits::default(), &never))
 }
 
 /// The next message; `None`: the connection is closed.
@@ -101,9 +103,25 @@ impl Source {
         })
     }
 
+    /// Sends the next decode worker away.
+    pub(crate) fn refuse(&self, why: &str) {
+        let arrival = self.arrivals.recv_timeout(PATIENCE).unwrap();
+        let message = why.to_owned();
+        arrival
+            .link
+            .outbox
+            .try_send(Message::ProtocolError { message })
+            .unwrap();
+    }
+
+    /// The next decode worker, which waits for its registration as it does at Dynamo's prefill workers.
+    pub(crate) fn keep_waiting(&self) -> Arrival {
+        self.arrivals.recv_timeout(PATIENCE).unwrap()
+    }
+
     /// The next decode worker, registered.
     pub(crate) fn receive(&self) -> Arrival {
-        let arrival = self.arrivals.recv_timeout(PATIENCE).unwrap();
+        let arrival = self.keep_waiting();
         arrival.link.outbox.try_send(Message::Registered).unwrap();
         arrival
     }

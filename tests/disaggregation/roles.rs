@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::caller::{call, chat};
-use crate::legs::{INSTANT, Pair, SLOW, end, prompt};
+use crate::legs::{INSTANT, Pair, SLOW, end, error_of, prompt};
 use crate::scene::Scene;
 
 fn card<'a>(cards: &'a [Value], worker_type: &str) -> &'a Value {
@@ -122,6 +122,21 @@ fn trtllm_prefills_end_when_the_kv_is_away_too() {
     assert_eq!((outcome.tokens.len(), outcome.finish.as_deref()), (1, Some("length")));
     scene.until_nothing_is_left();
     assert_eq!(scene.worker(0).handoffs.completed_total, 1);
+}
+
+#[test]
+fn trtllm_workers_refuse_to_meet_and_say_so() {
+    for role in ["prefill", "decode"] {
+        let scene = Scene::start(&["--disaggregation-mode", role, "--engine-type", "trtllm"]);
+        let mut request = chat(&prompt(1, 9), 1);
+        request["bootstrap_info"] = json!({
+            "bootstrap_host": "127.0.0.1", "bootstrap_port": 1, "bootstrap_room": 5, "handoff_id": uuid::Uuid::new_v4(),
+        });
+        let outcome = call(&scene.address(0), "r", &request).unwrap().finish().unwrap();
+        let error = error_of(&outcome);
+        assert!(error.contains("trtllm engine has no rendezvous"), "{error}");
+        scene.until_nothing_is_left();
+    }
 }
 
 #[test]

@@ -11,6 +11,8 @@ pub(crate) enum Op {
     /// Position among the active requests.
     Cancel(usize),
     ClearCache,
+    /// Percent of the pool that no request may have from now on.
+    Withhold(u32),
 }
 
 #[derive(Debug, Clone)]
@@ -91,7 +93,7 @@ impl Op {
                 runs: true,
                 ..shape.clone()
             }),
-            other @ (Self::Steps(_) | Self::Cancel(_) | Self::ClearCache) => other.clone(),
+            other @ (Self::Steps(_) | Self::Cancel(_) | Self::ClearCache | Self::Withhold(_)) => other.clone(),
         }
     }
 }
@@ -118,6 +120,7 @@ pub(crate) fn scripts() -> impl Strategy<Value = Script> {
         5 => (1_u8..12).prop_map(Op::Steps),
         1 => any::<prop::sample::Index>().prop_map(|at| Op::Cancel(at.index(64))),
         1 => Just(Op::ClearCache),
+        1 => prop::sample::select(vec![0_u32, 0, 20, 60, 100]).prop_map(Op::Withhold),
     ];
     prop::collection::vec(op, 1..40).prop_map(|ops| Script { ops })
 }

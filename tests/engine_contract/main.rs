@@ -31,6 +31,8 @@ struct Driver {
     /// Tokens still to come per active request; `None` when the end is drawn by the engine.
     active: BTreeMap<RequestId, Progress>,
     passes: Vec<Pass>,
+    /// Blocks that requests are to do without.
+    wanted: u32,
 }
 
 #[derive(Debug, Default)]
@@ -53,6 +55,7 @@ impl Driver {
             lower: LowerIndex::default(),
             active: BTreeMap::new(),
             passes: Vec::new(),
+            wanted: 0,
         }
     }
 
@@ -89,13 +92,38 @@ impl Driver {
                     self.index.apply(&events);
                     assert_eq!(self.engine.load().inactive_blocks, 0);
                 }
+                Op::Withhold(percent) => self.withhold(*percent),
             }
             self.check();
         }
     }
 
+    /// Takes blocks away from the pool, or gives them back.
+    fn withhold(&mut self, percent: u32) {
+        let before = self.engine.load();
+        let whole = before.total_blocks + self.engine.withheld();
+        let wanted = whole * percent / 100;
+        let events = self.engine.withhold(wanted);
+        self.index.apply(&events);
+        let load = self.engine.load();
+        let kept = self.engine.withheld();
+        assert_eq!(load.total_blocks, whole - kept);
+        assert_eq!((load.running, load.waiting), (before.running, before.waiting));
+        assert!(kept <= wanted);
+        if self.active.is_empty() && self.keeps_idle_cache_apart() {
+            assert_eq!(kept, wanted, "nobody uses anything: {load:?}");
+        }
+        self.wanted = wanted;
+    }
+
+    /// Whether cached blocks that nobody uses are told from those in use.
+    fn keeps_idle_cache_apart(&self) -> bool {
+        (self.config.kind, self.config.fidelity) != (EngineKind::Sglang, Fidelity::Mocker)
+    }
+
     /// Runs until everybody has their answer.
     fn drain(&mut self) {
+        self.withhold(0);
         for _ in 0..PASSES {
             if !self.step() {
                 break;
@@ -106,10 +134,15 @@ impl Driver {
     }
 
     fn step(&mut self) -> bool {
+        // What was in use is taken away as it becomes free.
+        if self.engine.withheld() < self.wanted {
+            let events = self.engine.withhold(self.wanted);
+            self.index.apply(&events);
+        }
         let Some(pass) = self.engine.step(self.now) else {
-            assert_eq!(
-                self.engine.load().running,
-                0,
+            // A prompt that is computed in part may wait for blocks that are gone.
+            assert!(
+                self.engine.load().running == 0 || self.wanted > 0,
                 "an engine with running requests has work"
             );
             return false;
@@ -378,8 +411,13 @@ fn passes(config: &EngineConfig, script: &Script, detail: OutputDetail, quiet: b
             }
             Op::Cancel(at) => drop(engine.cancel(RequestId(*at as u64), now)),
             Op::ClearCache => drop(engine.clear_cache()),
+            Op::Withhold(percent) => {
+                let whole = engine.load().total_blocks + engine.withheld();
+                drop(engine.withhold(whole * percent / 100));
+            }
         }
     }
+    engine.withhold(0);
     let mut left = PASSES;
     while step(engine.as_mut(), &mut now) {
         left -= 1;

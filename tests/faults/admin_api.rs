@@ -106,7 +106,8 @@ fn bad_input_is_refused_in_words() {
     let admin = Admin::start(&[]);
     for (path, body, status, words) in [
         ("/v1/faults", json!("w0 slo factor=2"), 400, "did you mean `slow`"),
-        ("/v1/faults", json!("w0 never_ready"), 400, "cannot carry it out"),
+        ("/v1/faults", json!("w0 lose_capacity"), 400, "either share"),
+        ("/v1/faults", json!("w0 never_ready"), 404, "selects no prefill worker"),
         ("/v1/faults", json!("w9 hang"), 404, "selects no worker"),
         ("/v1/faults", json!("w0 crash actor=heart"), 400, "no actor path"),
         ("/v1/faults", json!({"add": [], "more": 1}), 400, "`more`"),

@@ -141,3 +141,95 @@ fn answers_break_off_fail_or_fall_silent_after_some_tokens() {
     answer.say("kill");
     admin.scene.until_nothing_is_left();
 }
+
+#[test]
+fn lost_blocks_are_missed_and_come_back() {
+    for engine in ["vllm", "sglang", "trtllm"] {
+        // Blocks of four tokens; the real vLLM keeps one of its 41 for itself.
+        let blocks = if engine == "vllm" { "41" } else { "40" };
+        let admin = Admin::start(
+            &[
+                &FAST[..],
+                &["--engine-type", engine, "--num-gpu-blocks-override", blocks],
+            ]
+            .concat(),
+        );
+        let address = admin.scene.address(0);
+        let load = |admin: &Admin| admin.scene.worker(0).ranks[0].load;
+        let prompt = |topic: u32, len: u32| (0..len).map(|at| topic * 1000 + at).collect::<Vec<u32>>();
+        let ask = |topic, len| call(&address, &format!("{topic}"), &chat(&prompt(topic, len), 2)).unwrap();
+        assert!(ask(1, 100).finish().unwrap().complete);
+        assert_eq!(load(&admin).total_blocks, 40, "{engine}");
+        let cached = |admin: &Admin| admin.get("/v1/cache/w0").1[0].as_array().unwrap().len();
+        assert!(cached(&admin) >= 24, "{engine}");
+        let fault = admin.fault("w0 lose_capacity share=0.5");
+        admin
+            .scene
+            .until("half of the blocks", |_| load(&admin).total_blocks == 20);
+        assert!(
+            cached(&admin) <= 20,
+            "{engine}: what does not fit any more is not cached"
+        );
+        // 30 blocks do not fit until the others are back.
+        let mut big = ask(2, 120);
+        admin.scene.until("it waits", |_| load(&admin).waiting == 1);
+        admin.delete(&format!("/v1/faults/f{fault}"));
+        assert!(big.finish().unwrap().complete, "{engine}");
+        drop(big);
+        admin.scene.until("all blocks", |_| load(&admin).total_blocks == 40);
+        admin.fault("w0 lose_capacity blocks=7");
+        admin
+            .scene
+            .until("some blocks less", |_| load(&admin).total_blocks == 33);
+        admin.delete("/v1/faults");
+        admin.scene.until_nothing_is_left();
+    }
+}
+
+#[test]
+fn blocks_in_use_are_lost_when_they_are_free_and_a_new_rank_has_less_from_its_start() {
+    let slow = [
+        "--timing-model",
+        r#"{"type":"fixed","prefill_ms":1.0,"decode_ms":300.0}"#,
+    ];
+    let admin = Admin::start(&[&slow[..], &["--num-gpu-blocks-override", "41"]].concat());
+    let address = admin.scene.address(0);
+    let load = |admin: &Admin| admin.scene.worker(0).ranks[0].load;
+    // 26 blocks for the prompt and the two tokens that follow the first.
+    let mut long = call(&address, "long", &chat(&[7; 101], 3)).unwrap();
+    long.read_tokens(1);
+    admin.fault("w0 lose_capacity share=0.9");
+    admin
+        .scene
+        .until("what nobody uses is lost", |_| load(&admin).total_blocks < 40);
+    assert!(load(&admin).total_blocks > 4, "what is in use is not");
+    assert!(long.finish().unwrap().complete);
+    drop(long);
+    admin
+        .scene
+        .until("all of it is lost", |_| load(&admin).total_blocks == 4);
+    admin.fault("w0 panic actor=r0");
+    admin.scene.until("a new rank", |scene| {
+        scene.worker(0).restarts == 1 && load(&admin).total_blocks == 4
+    });
+    admin.scene.until_nothing_is_left();
+}
+
+#[test]
+fn a_loss_is_a_share_or_a_number() {
+    let admin = Admin::start(&[]);
+    for line in ["w0 lose_capacity", "w0 lose_capacity share=0.1 blocks=3"] {
+        let (status, answer) = admin.post("/v1/faults", &line.into());
+        assert_eq!(status, 400, "{answer}");
+        assert!(
+            answer.to_string().contains("either share (0 to 1) or blocks"),
+            "{answer}"
+        );
+    }
+    let (status, answer) = admin.post("/v1/faults", &"w0 lose_capacity share=1.5".into());
+    assert_eq!(
+        (status, answer.to_string().contains("at most 1")),
+        (400, true),
+        "{answer}"
+    );
+}

@@ -59,6 +59,46 @@ fn every_actor_dies_by_its_path_and_the_budget_is_seen() {
 }
 
 #[test]
+fn a_worker_that_was_killed_by_request_shows_how_it_died() {
+    let admin = Admin::start(&["--num-workers", "2"]);
+    let killed = |total: u64| {
+        let (status, answer) = admin.post("/v1/commands", &json!({"command": "crash", "select": "w1"}));
+        assert_eq!(status, 200, "{answer}");
+        admin.scene.until("the death is seen", |_| {
+            let (_, shown) = admin.get("/v1/actors/w1");
+            shown["deaths"][0]["deaths_total"] == total && shown["state"] == "dead"
+        });
+    };
+    killed(1);
+    let (_, shown) = admin.get("/v1/actors/w1");
+    let death = &shown["deaths"][0];
+    assert_eq!(
+        (
+            &death["path"],
+            &death["cause"],
+            &death["deaths_in_window"],
+            &death["backoff_ms"]
+        ),
+        (&json!("w1"), &json!("killed"), &json!(0), &json!(null)),
+        "{death}"
+    );
+    let healed = admin.post("/v1/commands", &json!({"command": "heal", "select": "w1"}));
+    assert_eq!(healed.0, 200, "{}", healed.1);
+    admin
+        .scene
+        .until("w1 is back", |scene| scene.worker(1).state == WorkerState::Ready);
+    killed(2);
+    assert!(admin.scene.worker(0).deaths.is_empty());
+    // One that leaves in good order has not died.
+    let drained = admin.post("/v1/commands", &json!({"command": "drain", "select": "w0"}));
+    assert_eq!(drained.0, 200, "{}", drained.1);
+    admin
+        .scene
+        .until("w0 left", |scene| scene.worker(0).state == WorkerState::Left);
+    assert!(admin.scene.worker(0).deaths.is_empty());
+}
+
+#[test]
 fn a_flapping_worker_comes_and_goes_and_stays_when_healed() {
     let admin = Admin::start(&[]);
     admin.fault("w0 flap up_ms=60 down_ms=20");

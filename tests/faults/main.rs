@@ -6,6 +6,8 @@
 #[path = "../fleet_life/caller.rs"]
 #[allow(dead_code)]
 mod caller;
+#[path = "../fleet_life/ports.rs"]
+mod ports;
 #[path = "../fleet_life/scene.rs"]
 #[allow(dead_code)]
 mod scene;
@@ -18,6 +20,7 @@ mod ear;
 mod engine;
 mod events;
 mod life;
+mod planes;
 mod raw;
 mod views;
 mod wire;

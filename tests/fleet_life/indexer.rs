@@ -1,70 +1,23 @@
 //! A real reader of the engines' own event stream: Dynamo's standalone indexer has to know exactly what each rank has.
 
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-
 use ghostfleet::actors::death::Death;
 use ghostfleet::block_hash::hash_blocks;
 use ghostfleet::types::HashSalt;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::cable::Cable;
 use crate::caller::{call, chat};
 use crate::native::free_ports;
 use crate::scene::{PATIENCE, Scene};
+use crate::standalone::Indexer;
 
 const BLOCK_SIZE: usize = 4;
 const MODEL: &str = "tiny";
 
-/// `python -m dynamo.indexer` of release 1.6.1.
-struct Indexer {
-    child: Child,
-    port: u16,
-}
-
-impl Indexer {
-    fn start() -> Self {
-        let python = std::env::var_os("GHOSTFLEET_DYNAMO_161").map_or_else(
-            || Path::new(env!("CARGO_MANIFEST_DIR")).join(".venv/dynamo-1.6.1/bin/python"),
-            PathBuf::from,
-        );
-        assert!(
-            python.is_file(),
-            "{} does not exist; run scripts/setup or set GHOSTFLEET_DYNAMO_161",
-            python.display()
-        );
-        let port = free_ports();
-        let child = Command::new("setpriv")
-            .args(["--pdeathsig", "KILL", "--"])
-            .arg(python)
-            .args(["-m", "dynamo.indexer", "--threads", "1", "--port", &port.to_string()])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        Self { child, port }
-    }
-
-    fn post(&self, path: &str, body: &Value) -> Option<Value> {
-        let url = format!("http://127.0.0.1:{}/{path}", self.port);
-        let mut answer = ureq::post(url).send_json(body).ok()?;
-        answer.body_mut().read_json().ok()
-    }
-
-    /// Tokens of the longest prefix that it credits to instance 1, rank 0.
-    fn credit(&self, tokens: &[u32]) -> Option<u64> {
-        let answer = self.post("query", &json!({"model_name": MODEL, "token_ids": tokens}))?;
-        Some(answer["scores"]["1"]["0"].as_u64().unwrap_or(0))
-    }
-}
-
-impl Drop for Indexer {
-    fn drop(&mut self) {
-        // Fails only when it has ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Tokens of the longest prefix that an indexer credits to instance 1, rank 0.
+fn credit(indexer: &Indexer, tokens: &[u32]) -> Option<u64> {
+    let answer = indexer.post("query", &json!({"model_name": MODEL, "token_ids": tokens}))?;
+    Some(answer["scores"]["1"]["0"].as_u64().unwrap_or(0))
 }
 
 struct Bench {
@@ -104,7 +57,7 @@ impl Bench {
         self.scene.until(what, |_| {
             self.sequences
                 .iter()
-                .all(|tokens| self.indexer.credit(tokens) == Some(self.truth(tokens)))
+                .all(|tokens| credit(&self.indexer, tokens) == Some(self.truth(tokens)))
         });
     }
 
@@ -113,7 +66,7 @@ impl Bench {
         let begin = std::time::Instant::now();
         for number in first.. {
             self.ask(&prompt(number), 10);
-            let known = |tokens: &Vec<u32>| self.indexer.credit(tokens) == Some(self.truth(tokens));
+            let known = |tokens: &Vec<u32>| credit(&self.indexer, tokens) == Some(self.truth(tokens));
             if self.sequences.iter().all(known) {
                 return;
             }

@@ -1,7 +1,6 @@
 //! The event stream of the engines themselves, read as a router outside Dynamo reads it.
 
 use std::collections::BTreeMap;
-use std::net::TcpListener;
 use std::time::Duration;
 
 use ghostfleet::actors::death::Death;
@@ -14,18 +13,9 @@ use zeromq::{DealerSocket, Socket, SocketRecv, SocketSend, SubSocket, ZmqMessage
 use crate::caller::{call, chat};
 use crate::scene::{PATIENCE, Scene};
 
-const BLOCK_SIZE: usize = 4;
+pub(crate) use crate::ports::free_ports;
 
-/// Two ports that follow each other and were free a moment ago.
-pub(crate) fn free_ports() -> u16 {
-    loop {
-        let first = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let port = first.local_addr().unwrap().port();
-        if port < u16::MAX && TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
-            return port;
-        }
-    }
-}
+const BLOCK_SIZE: usize = 4;
 
 /// A fleet of one worker with native ports, and its first two ports.
 fn start(flags: &[&str]) -> (Scene, u16, u16) {

@@ -17,6 +17,7 @@ use bytes::Bytes;
 use futures::StreamExt;
 use ghostfleet::actors::death::Death;
 use ghostfleet::cluster::Cluster;
+use ghostfleet::faults::Fault;
 use ghostfleet::serve::config_from;
 use ghostfleet::transport::discovery::record::{EVENT_CHANNELS, EndpointInstance, INSTANCES, RequestAddress};
 use ghostfleet::transport::discovery::{DiscoveryConfig, MemStore};
@@ -377,4 +378,73 @@ fn forward_passes_and_load_figures_travel_by_nats_too() {
         assert_eq!((&load["worker_id"], &load["dp_rank"]), (&json!(instance), &json!(0)));
         assert!(load["kv_used_blocks"].is_u64());
     });
+}
+
+#[test]
+#[ignore = "needs nats-server: scripts/test"]
+fn faults_of_events_and_requests_act_on_nats_too() {
+    let scene = Scene::start(&["--speedup-ratio", "0"]);
+    let mut heard = scene.runtime.block_on(async {
+        let heard = scene
+            .client
+            .subscribe("namespace.dynamo.component.backend.endpoint.generate.kv-events")
+            .await;
+        scene.client.flush().await.unwrap();
+        heard.unwrap()
+    });
+    let only = |line: &str| {
+        let fault = line.parse::<Fault>().unwrap();
+        scene.cluster.change_faults(None, vec![fault]).unwrap();
+    };
+    let subject = scene.subject(0);
+    let ask = |n: u32| {
+        let answer = call(&scene.client, &subject, Codec::Json, chat(&[n; 64], 1));
+        scene
+            .runtime
+            .block_on(async { tokio::time::timeout(Duration::from_secs(1), answer).await })
+    };
+    let mut soon = || -> Option<Vec<u64>> {
+        let next = scene
+            .runtime
+            .block_on(async { tokio::time::timeout(Duration::from_millis(300), heard.next()).await });
+        let message = next.ok()??;
+        let envelope = envelope::decode(&message.payload).unwrap();
+        let events: Vec<Value> = rmp_serde::from_slice(envelope.payload).unwrap();
+        Some(
+            events
+                .iter()
+                .map(|event| event["event"]["event_id"].as_u64().unwrap())
+                .collect(),
+        )
+    };
+    assert!(ask(1).unwrap().is_ok());
+    let before = *soon().unwrap().last().unwrap();
+    only("w0 events.drop");
+    assert!(ask(2).unwrap().is_ok());
+    assert_eq!(soon(), None);
+    only("w0 events.duplicate copies=1");
+    assert!(ask(3).unwrap().is_ok());
+    let (one, two) = (soon().unwrap(), soon().unwrap());
+    assert_eq!((one[0], &one), (before + 2, &two), "what was lost leaves a gap");
+    only("w0 silent");
+    assert!(ask(4).unwrap().is_ok());
+    assert_eq!(soon(), None);
+    // There is no connection to reset: the call disappears.
+    for line in ["w0 request.black_hole", "w0 request.reset_peer"] {
+        only(line);
+        assert!(ask(5).is_err(), "{line}");
+    }
+    only("w0 response.limit_data bytes=10");
+    let cut = scene.runtime.block_on(async {
+        tokio::spawn({
+            let (client, subject) = (scene.client.clone(), subject.clone());
+            async move {
+                call(&client, &subject, Codec::Json, chat(&[6; 64], 1))
+                    .await
+                    .map(|items| items.len())
+            }
+        })
+        .await
+    });
+    assert!(cut.is_err(), "the answer breaks off: {cut:?}");
 }

@@ -16,32 +16,32 @@ use crate::stack::Stack;
 use crate::wait::eventually;
 
 const LIST_LIMIT: Duration = Duration::from_secs(30);
-const STATE_LIMIT: Duration = Duration::from_secs(20);
+pub(crate) const STATE_LIMIT: Duration = Duration::from_secs(20);
 
 /// Two prefill workers come first, then three decode workers.
-const PREFILL: usize = 2;
-const DECODE: usize = 3;
+pub(crate) const PREFILL: usize = 2;
+pub(crate) const DECODE: usize = 3;
 
 /// A transfer that does not end while a test looks at it: a second for each token.
-const SLOW: &str = "kv_bytes_per_token = 1000000000\nkv_transfer_bandwidth = 1.0";
+pub(crate) const SLOW: &str = "kv_bytes_per_token = 1000000000\nkv_transfer_bandwidth = 1.0";
 /// A transfer of 40 ms for a prompt of 40 tokens.
-const QUICK: &str = "kv_bytes_per_token = 1000000\nkv_transfer_bandwidth = 1.0";
+pub(crate) const QUICK: &str = "kv_bytes_per_token = 1000000\nkv_transfer_bandwidth = 1.0";
 
-const RENDEZVOUS: &str = "bootstrap_ports = \"0,0\"";
+pub(crate) const RENDEZVOUS: &str = "bootstrap_ports = \"0,0\"";
 
-struct Running {
+pub(crate) struct Running {
     frontend: Frontend,
-    fleet: Fleet,
+    pub(crate) fleet: Fleet,
     _stack: Stack,
 }
 
 /// Both pools behind a frontend that lists the model.
-fn running(stack: Stack, release: Release, keys: &str, prefill: &str) -> Running {
+pub(crate) fn running(stack: Stack, release: Release, keys: &str, prefill: &str) -> Running {
     running_with(stack, release, (keys, prefill, ""), PREFILL)
 }
 
 /// With further keys of the decode pool, and so many event streams.
-fn running_with(
+pub(crate) fn running_with(
     stack: Stack,
     release: Release,
     (keys, prefill, decode): (&str, &str, &str),
@@ -68,7 +68,7 @@ fn running_with(
 }
 
 impl Running {
-    fn client(&self) -> &Client {
+    pub(crate) fn client(&self) -> &Client {
         self.frontend.client()
     }
 
@@ -80,7 +80,7 @@ impl Running {
     }
 
     /// The workers of the pair whose KV is travelling.
-    fn pair(&self) -> (usize, usize) {
+    pub(crate) fn pair(&self) -> (usize, usize) {
         eventually(STATE_LIMIT, "KV travels", || {
             let workers = self.fleet.snapshot().workers;
             let prefill = workers.iter().position(|worker| worker.handoffs.transfers == 1)?;
@@ -93,15 +93,17 @@ impl Running {
     }
 }
 
-/// Asks on a thread of its own and gives what the client saw.
-fn asking<'scope>(
+/// Asks on a thread of its own and gives what the client saw. A frontend that has listed the model may not know the prefill
+/// pool yet: it is asked again until a worker has had the request.
+pub(crate) fn asking<'scope>(
     scope: &'scope std::thread::Scope<'scope, '_>,
-    client: &'scope Client,
+    running: &'scope Running,
 ) -> std::thread::ScopedJoinHandle<'scope, (u16, serde_json::Value)> {
-    scope.spawn(|| {
-        let reply = client.post(COMPLETIONS, &completion(&prompt(1, 40), 20));
-        (reply.status, reply.body)
-    })
+    let ask = || {
+        let reply = running.client().post(COMPLETIONS, &completion(&prompt(1, 40), 20));
+        (reply.status != 503 || running.pools() != (0, 0)).then_some((reply.status, reply.body))
+    };
+    scope.spawn(move || eventually(STATE_LIMIT, "a worker is asked", ask))
 }
 
 fn check_both_pools(running: &Running, handoffs: bool) {
@@ -146,7 +148,7 @@ on_each_release! {
     fn a_prefill_worker_that_dies_during_the_transfer_is_an_error_for_the_client(release) {
         let running = running(Stack::on_etcd(), release, SLOW, RENDEZVOUS);
         std::thread::scope(|scope| {
-            let asked = asking(scope, running.client());
+            let asked = asking(scope, &running);
             let (prefill, _) = running.pair();
             running.fleet.kill(&format!("w{prefill}"), Death::Crash);
             running.fleet.wait_state(prefill, WorkerState::Dead, STATE_LIMIT);
@@ -159,7 +161,7 @@ on_each_release! {
     fn a_decode_worker_that_dies_during_the_transfer_frees_the_prompt(release) {
         let running = running(Stack::on_etcd(), release, SLOW, RENDEZVOUS);
         std::thread::scope(|scope| {
-            let asked = asking(scope, running.client());
+            let asked = asking(scope, &running);
             let (_, decode) = running.pair();
             running.fleet.kill(&format!("w{decode}"), Death::Crash);
             let (status, body) = asked.join().expect("the client gets an answer");

@@ -86,6 +86,16 @@ impl Fleet {
             .expect("the actor is there to be killed");
     }
 
+    /// Adds faults, each in its one-line form.
+    #[track_caller]
+    pub(crate) fn disturb(&self, faults: &[&str]) {
+        let faults = faults
+            .iter()
+            .map(|line| line.parse().expect("a test's fault can be read"));
+        let added = self.cluster().change_faults(None, faults.collect());
+        added.expect("the fault selects somebody");
+    }
+
     /// Lets a worker finish and leave.
     #[track_caller]
     pub(crate) fn drain(&self, path: &str) {

@@ -20,6 +20,7 @@ mod answers;
 mod busy;
 mod codec;
 mod disaggregation;
+mod disaggregation_phases;
 mod discovery;
 mod durable;
 mod faults;

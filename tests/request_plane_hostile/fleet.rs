@@ -123,7 +123,7 @@ impl Fleet {
             );
             assert_eq!(
                 worker.accepted_total,
-                worker.completed_total + worker.cancelled_total,
+                worker.completed_total + worker.failed_total + worker.cancelled_total,
                 "{}",
                 worker.path
             );

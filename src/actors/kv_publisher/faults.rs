@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use actix::prelude::*;
+use bytes::Bytes;
 
 use super::super::clock::Clock;
+use super::super::event_ways::Sent;
 use super::super::fault_post::FaultsChanged;
-use super::super::kv_spoiler::Sent;
 use super::KvPublisher;
 use crate::faults::draw::Dice;
 use crate::faults::kind::{EventFault, StormFault};
+use crate::transport::event_plane::journal::Journal;
 use crate::types::{KvEvent, LocalHash, SequenceHash, StoredBlock};
 
 /// A storm blows in gusts, so that its rate does not depend on a timer's grain.
@@ -23,8 +25,12 @@ const SPOILED: u64 = 0x6b76;
 const STORMED: u64 = 0x7374;
 
 impl KvPublisher {
-    /// As [`KvPublisher::publish`], through the faults.
-    pub(super) fn publish_disturbed(&mut self, events: Vec<KvEvent>, ctx: &mut Context<Self>) {
+    /// As [`KvPublisher::publish`], through the faults. `record` makes payloads of what there is to say.
+    pub(super) fn publish_disturbed(
+        &mut self,
+        record: impl FnOnce(&mut Journal) -> Vec<Bytes>,
+        ctx: &mut Context<Self>,
+    ) {
         let faults = self.post.table().ask::<EventFault>();
         for fault in &faults {
             match fault {
@@ -40,13 +46,14 @@ impl KvPublisher {
                 | EventFault::WrongParent {}
                 | EventFault::WrongRank { .. }
                 | EventFault::WrongBlockSize { .. }
+                | EventFault::DuplicateHash {}
                 | EventFault::Renumber { .. }
                 | EventFault::StaleEpoch {} => {}
             }
         }
         let dice = self.post.table().dice(SPOILED);
         let before = self.journal.last_event_id();
-        let payloads = self.journal.record(events);
+        let payloads = record(&mut self.journal);
         self.gauge.count_kv_events(self.journal.last_event_id() - before);
         for payload in payloads {
             for sent in self.spoiler.pass(payload, &faults, dice) {

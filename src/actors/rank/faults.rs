@@ -7,7 +7,7 @@ use actix::prelude::*;
 
 use super::super::fault_post::{FaultPost, FaultsChanged};
 use super::{Activity, Rank};
-use crate::faults::kind::{ConditionFault, PassFault, Told};
+use crate::faults::kind::{CapacityFault, ConditionFault, PassFault, Told};
 use crate::types::SimTime;
 
 /// A rank's view of its worker's faults.
@@ -15,14 +15,28 @@ pub(super) struct RankFaults {
     pub(super) post: Arc<FaultPost>,
     /// No pass starts or ends.
     pub(super) hangs: bool,
+    /// Blocks that are lost, as the faults say, and as the engine was told.
+    lost: Loss,
+    told: Loss,
     /// Passes that had a random extra.
     drawn: u64,
 }
 
 impl RankFaults {
     pub(super) fn new(post: Arc<FaultPost>) -> Self {
-        let hangs = hangs(&post);
-        Self { post, hangs, drawn: 0 }
+        let (hangs, lost) = (hangs(&post), lost(&post));
+        Self {
+            post,
+            hangs,
+            lost,
+            told: Loss::default(),
+            drawn: 0,
+        }
+    }
+
+    fn look_again(&mut self) {
+        self.hangs = hangs(&self.post);
+        self.lost = lost(&self.post);
     }
 
     /// When a pass ends that began at `began` and would end at `ends_at`.
@@ -62,6 +76,54 @@ fn hangs(post: &FaultPost) -> bool {
         .any(|(_, fault)| matches!(fault, ConditionFault::Hang {}))
 }
 
+/// Blocks of one rank that are lost; with both the larger loss counts.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Loss {
+    share: f64,
+    blocks: u32,
+}
+
+impl Loss {
+    /// Out of so many.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // a share of a u32
+    fn of(self, total: u32) -> u32 {
+        let share = (f64::from(total) * self.share).round() as u32;
+        share.max(self.blocks).min(total)
+    }
+}
+
+fn lost(post: &FaultPost) -> Loss {
+    let standing = post.table().in_force::<CapacityFault>().into_iter();
+    standing.fold(Loss::default(), |loss, (_, fault)| match fault {
+        CapacityFault::LoseCapacity { share, blocks } => Loss {
+            share: loss.share.max(share.unwrap_or(0.0)),
+            blocks: loss.blocks.max(blocks.unwrap_or(0)),
+        },
+    })
+}
+
+impl Rank {
+    /// Takes away, or gives back, the blocks that faults say; what is in use is taken when it becomes free. Asked before
+    /// each pass.
+    #[inline]
+    pub(super) fn lose_capacity(&mut self) {
+        if self.faults.lost != self.faults.told {
+            self.lose_blocks();
+        }
+    }
+
+    #[cold]
+    fn lose_blocks(&mut self) {
+        let total = self.engine.load().total_blocks + self.engine.withheld();
+        let wanted = self.faults.lost.of(total);
+        let events = self.engine.withhold(wanted);
+        if self.engine.withheld() == wanted {
+            self.faults.told = self.faults.lost;
+        }
+        self.publish(events, Vec::new(), Vec::new());
+    }
+}
+
 /// Time that starts of a worker take longer for.
 pub(in super::super) fn slower_start(post: &FaultPost) -> Duration {
     let standing = post.table().in_force::<ConditionFault>().into_iter();
@@ -84,7 +146,7 @@ impl Handler<FaultsChanged> for Rank {
     type Result = ();
 
     fn handle(&mut self, _: FaultsChanged, ctx: &mut Self::Context) {
-        self.faults.hangs = hangs(&self.faults.post);
+        self.faults.look_again();
         self.gauge.set_stuck(self.faults.hangs);
         // One that hung has a pass to end or to begin.
         self.advance(ctx);

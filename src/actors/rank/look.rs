@@ -7,16 +7,17 @@ use super::super::inspect::Look;
 use super::{Activity, Rank};
 use crate::types::RequestId;
 
-/// Asks whether the rank has one of these requests.
+/// Asks whether the rank has one of these requests; if so, what their handoffs wait for, in words.
 #[derive(Message)]
-#[rtype(result = "bool")]
+#[rtype(result = "Option<Vec<String>>")]
 pub(in super::super) struct Holds(pub(in super::super) Vec<RequestId>);
 
 impl Handler<Holds> for Rank {
-    type Result = bool;
+    type Result = MessageResult<Holds>;
 
     fn handle(&mut self, Holds(ids): Holds, _: &mut Self::Context) -> Self::Result {
-        ids.iter().any(|id| self.streams.contains_key(id))
+        let held = ids.iter().any(|id| self.streams.contains_key(id));
+        MessageResult(held.then(|| ids.iter().filter_map(|id| self.handoffs.waits_for(*id)).collect()))
     }
 }
 

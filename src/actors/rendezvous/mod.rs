@@ -7,11 +7,13 @@
 
 mod door;
 mod look;
+mod offer;
 mod retired;
 mod session;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use actix::prelude::*;
@@ -21,33 +23,42 @@ use tokio::sync::mpsc;
 use uuid::Uuid;
 
 pub(super) use self::door::Door;
+use self::offer::GONE;
+pub(super) use self::offer::Offer;
 use self::retired::Retired;
 pub use self::session::TransferModel;
 use self::session::{Session, Step};
 use super::clock::Clock;
 use super::death::Die;
+use super::disagreements::Disagreements;
+use super::handoff_faults::{ABORTED, LINK_LOST, Trouble, WhenReady};
 use super::handoff_gauge::{HandoffGauge, OpenRoom, OpenTransfer};
 use super::liveness::Liveness;
-use super::rank::{Rank, SourceFailed, SourceMet, SourceReleased};
-use crate::transport::rendezvous::Identity;
+use super::path::ActorPath;
+use super::rank::{Rank, SourceMet, SourceReleased};
+use crate::faults::WorkerFaults;
 use crate::transport::rendezvous::link::Link;
 use crate::transport::rendezvous::server::Arrival;
-use crate::transport::rendezvous::wire::{Message, Order};
+use crate::transport::rendezvous::wire::{Message, Order, Register};
+use crate::transport::rendezvous::{Identity, MISMATCH};
 use crate::types::{DpRank, RequestId, SimTime};
 
 /// Orders and arrivals that may wait for the actor.
 const MAILBOX: usize = 16 * 1024;
 
-/// How long one side waits for the other, if a handoff may take that long. Source: Dynamo 1.6.1.
-const PAIRING: Duration = Duration::from_secs(30);
+/// Why a handoff of two that have met was given up.
+pub(super) const TOOK_TOO_LONG: &str = "handoff took longer than --handoff-session-timeout-ms";
 
 /// Everything that it needs to start.
 pub(super) struct RendezvousParts {
+    pub(super) path: ActorPath,
     pub(super) clock: Clock,
     /// Order of its worker's engine, and the engine's name on the wire.
     pub(super) order: Order,
     pub(super) engine_type: &'static str,
     pub(super) transfer: TransferModel,
+    /// How long one side waits for the other, if a handoff may take that long.
+    pub(super) pairing_timeout: Duration,
     /// Longest handoff after both sides have met, modelled transfer not included.
     pub(super) session_timeout: Duration,
     /// Most rooms per rank.
@@ -55,6 +66,7 @@ pub(super) struct RendezvousParts {
     /// Ranks of the worker.
     pub(super) ranks: u32,
     pub(super) gauge: Arc<HandoffGauge>,
+    pub(super) faults: Arc<WorkerFaults>,
 }
 
 /// The meeting place of one worker.
@@ -65,13 +77,17 @@ pub struct Rendezvous {
     sources: FxHashMap<RequestId, Uuid>,
     sources_of_rank: BTreeMap<DpRank, u32>,
     retired: Retired,
+    /// Engines of decode workers that cannot take what this one has.
+    disagreements: Disagreements,
     _liveness: Liveness,
 }
 
 struct Room {
     identity: Identity,
     source: Option<Source>,
-    destination: Option<mpsc::Sender<Message>>,
+    destination: Option<Destination>,
+    /// What goes wrong with it, from when its two sides have met.
+    trouble: Trouble,
     session: Option<Session>,
     /// When the handoff has taken too long.
     deadline: SimTime,
@@ -80,20 +96,22 @@ struct Room {
     open: OpenRoom,
 }
 
+impl Room {
+    /// Forgotten by a fault: nobody listens to what is said in it.
+    fn is_forgotten(&self) -> bool {
+        self.trouble.when_ready == WhenReady::Orphan && self.destination.is_none()
+    }
+}
+
+struct Destination {
+    outbox: mpsc::Sender<Message>,
+    misdirected: Arc<AtomicBool>,
+}
+
 struct Source {
     rank: Addr<Rank>,
     dp_rank: DpRank,
     id: RequestId,
-}
-
-/// A prompt that is to be handed over; answered by [`SourceMet`] or [`SourceFailed`].
-#[derive(Message)]
-#[rtype(result = "()")]
-pub(super) struct Offer {
-    pub(super) id: RequestId,
-    pub(super) identity: Identity,
-    pub(super) rank: Addr<Rank>,
-    pub(super) dp_rank: DpRank,
 }
 
 /// An offered prompt is computed and its blocks are kept.
@@ -133,6 +151,7 @@ impl Rendezvous {
             sources: FxHashMap::default(),
             sources_of_rank: BTreeMap::new(),
             retired,
+            disagreements: Disagreements::default(),
             _liveness: liveness,
         }
     }
@@ -140,7 +159,7 @@ impl Rendezvous {
     /// The room of a handoff, opened if need be.
     fn room(&mut self, identity: Identity, ctx: &mut Context<Self>) -> &mut Room {
         let (gauge, now) = (&self.parts.gauge, self.parts.clock.now());
-        let wait = PAIRING.min(self.parts.session_timeout);
+        let wait = self.parts.pairing_timeout.min(self.parts.session_timeout);
         self.rooms.entry(identity.handoff_id).or_insert_with(|| {
             let handoff = identity.handoff_id;
             let timer = ctx.run_later(wait, move |rendezvous, ctx| {
@@ -150,6 +169,7 @@ impl Rendezvous {
                 identity,
                 source: None,
                 destination: None,
+                trouble: Trouble::NONE,
                 session: None,
                 deadline: now + wait,
                 timer,
@@ -165,9 +185,11 @@ impl Rendezvous {
         let Some(room) = self.rooms.get_mut(&handoff) else {
             return;
         };
-        if room.source.is_none() || room.destination.is_none() {
+        let (Some(_), Some(destination)) = (&room.source, &room.destination) else {
             return;
-        }
+        };
+        room.trouble = Trouble::of(&parts.faults);
+        destination.misdirected.store(room.trouble.wrong_room, Relaxed);
         ctx.cancel_future(room.timer);
         room.deadline = parts.clock.now() + parts.session_timeout;
         room.timer = Self::watch(handoff, parts.session_timeout, ctx);
@@ -178,7 +200,7 @@ impl Rendezvous {
 
     fn watch(handoff: Uuid, wait: Duration, ctx: &mut Context<Self>) -> SpawnHandle {
         ctx.run_later(wait, move |rendezvous, ctx| {
-            rendezvous.fail(handoff, "handoff took longer than --handoff-session-timeout-ms", ctx);
+            rendezvous.fail(handoff, TOOK_TOO_LONG, ctx);
         })
     }
 
@@ -194,7 +216,10 @@ impl Rendezvous {
                     }
                 }
                 Step::Say(message) => {
-                    let said = room.destination.as_ref().is_some_and(|to| to.try_send(message).is_ok());
+                    let said = room
+                        .destination
+                        .as_ref()
+                        .is_some_and(|to| to.outbox.try_send(message).is_ok());
                     if !said {
                         return self.fail(handoff, "destination does not listen", ctx);
                     }
@@ -202,11 +227,13 @@ impl Rendezvous {
                 Step::TransferUntil(ends_at) => {
                     room.transfer = Some(self.parts.gauge.transfer());
                     let now = self.parts.clock.now();
-                    let travel = ends_at.since(now);
+                    let (travel, arrives) = room.trouble.travel(ends_at.since(now));
                     room.deadline = room.deadline + travel;
                     ctx.cancel_future(room.timer);
                     room.timer = Self::watch(handoff, room.deadline.since(now), ctx);
-                    if travel.is_zero() {
+                    if !arrives {
+                        ctx.run_later(travel, move |rendezvous, ctx| rendezvous.fail(handoff, LINK_LOST, ctx));
+                    } else if travel.is_zero() {
                         self.transferred(handoff, ctx);
                     } else {
                         ctx.run_later(travel, move |rendezvous, ctx| rendezvous.transferred(handoff, ctx));
@@ -224,6 +251,14 @@ impl Rendezvous {
                     }
                 }
             }
+        }
+    }
+
+    fn ready(&mut self, handoff: Uuid, at: SimTime, prompt_tokens: u32, ctx: &mut Context<Self>) {
+        let room = self.rooms.get_mut(&handoff);
+        if let Some(session) = room.and_then(|room| room.session.as_mut()) {
+            let steps = session.held(at, prompt_tokens);
+            self.take(handoff, steps, ctx);
         }
     }
 
@@ -265,15 +300,12 @@ impl Rendezvous {
         tracing::debug!(%handoff, why, "handoff failed");
         if let Some(destination) = room.destination.take() {
             // A peer that does not listen learns it from the closed connection.
-            drop(destination.try_send(Message::Abort {
+            drop(destination.outbox.try_send(Message::Abort {
                 message: why.to_owned(),
             }));
         }
         if let Some(source) = room.source.take() {
-            source.rank.do_send(SourceFailed {
-                id: source.id,
-                why: why.to_owned(),
-            });
+            source.fail(why);
         }
     }
 
@@ -288,6 +320,18 @@ impl Rendezvous {
         Some(room)
     }
 
+    /// Why a decode worker cannot take what this one has; said once for its kind.
+    fn disagree(&mut self, theirs: &Register) -> String {
+        let kind = |engine: &str, order| format!("{engine:?} ({})", who_is_first(order));
+        let ours = kind(self.parts.engine_type, self.parts.order);
+        let theirs = kind(&theirs.engine_type, theirs.order);
+        if self.disagreements.is_new(&theirs) {
+            let actor = self.parts.path;
+            tracing::warn!(%actor, engine = ours, %theirs, "a decode worker of another engine cannot take KV from here; said once");
+        }
+        format!("{MISMATCH}: the prefill worker has {ours}, the decode worker {theirs}")
+    }
+
     /// Why a participant may not enter, if so.
     fn refusal(&mut self, identity: &Identity) -> Option<&'static str> {
         if self.retired.contains(identity.handoff_id, self.parts.clock.now()) {
@@ -298,7 +342,12 @@ impl Rendezvous {
     }
 }
 
-const MISMATCH: &str = "handoff participant identity or backend mismatch";
+fn who_is_first(order: Order) -> &'static str {
+    match order {
+        Order::SourceFirst => "the prompt is computed first",
+        Order::DestinationFirst => "blocks are set aside first",
+    }
+}
 
 fn forget(sources: &mut FxHashMap<RequestId, Uuid>, of_rank: &mut BTreeMap<DpRank, u32>, source: &Source) {
     sources.remove(&source.id);
@@ -309,11 +358,8 @@ fn forget(sources: &mut FxHashMap<RequestId, Uuid>, of_rank: &mut BTreeMap<DpRan
 
 impl Drop for Rendezvous {
     fn drop(&mut self) {
-        for source in self.rooms.values().filter_map(|room| room.source.as_ref()) {
-            source.rank.do_send(SourceFailed {
-                id: source.id,
-                why: "the worker's rendezvous is gone".to_owned(),
-            });
+        for source in self.rooms.drain().filter_map(|(_, room)| room.source) {
+            source.fail(GONE);
         }
     }
 }
@@ -329,36 +375,25 @@ impl Actor for Rendezvous {
 impl Handler<Offer> for Rendezvous {
     type Result = ();
 
-    fn handle(&mut self, offer: Offer, ctx: &mut Self::Context) {
-        let Offer {
-            id,
-            identity,
-            rank,
-            dp_rank,
-        } = offer;
-        let refuse = |why: &str| {
-            rank.do_send(SourceFailed {
-                id,
-                why: why.to_owned(),
-            });
-        };
+    fn handle(&mut self, mut offer: Offer, ctx: &mut Self::Context) {
+        let identity = offer.identity;
+        let Some(source) = offer.take() else { return };
+        let (id, dp_rank) = (source.id, source.dp_rank);
         let handoff = identity.handoff_id;
         if let Some(why) = self.refusal(&identity) {
-            return refuse(why);
+            return source.fail(why);
         }
         if self.rooms.get(&handoff).is_some_and(|room| room.source.is_some()) {
-            return refuse("duplicate source participant");
+            return source.fail("duplicate source participant");
         }
         let count = self.sources_of_rank.entry(dp_rank).or_default();
         if *count >= self.parts.max_rooms {
-            return refuse(&format!(
-                "handoff session limit of {} reached for {dp_rank}",
-                self.parts.max_rooms
-            ));
+            let limit = self.parts.max_rooms;
+            return source.fail(&format!("handoff session limit of {limit} reached for {dp_rank}"));
         }
         *count += 1;
         self.sources.insert(id, handoff);
-        self.room(identity, ctx).source = Some(Source { rank, dp_rank, id });
+        self.room(identity, ctx).source = Some(source);
         self.pair(handoff, ctx);
     }
 }
@@ -370,10 +405,22 @@ impl Handler<Held> for Rendezvous {
         let Some(&handoff) = self.sources.get(&held.id) else {
             return;
         };
-        let room = self.rooms.get_mut(&handoff);
-        if let Some(session) = room.and_then(|room| room.session.as_mut()) {
-            let steps = session.held(held.at, held.prompt_tokens);
-            self.take(handoff, steps, ctx);
+        let Some(room) = self.rooms.get_mut(&handoff) else {
+            return;
+        };
+        match room.trouble.when_ready {
+            WhenReady::Said { late } if late.is_zero() => self.ready(handoff, held.at, held.prompt_tokens, ctx),
+            WhenReady::Said { late } => {
+                ctx.run_later(late, move |rendezvous, ctx| {
+                    rendezvous.ready(handoff, held.at + late, held.prompt_tokens, ctx);
+                });
+            }
+            WhenReady::Silence => {}
+            WhenReady::Abort => self.fail(handoff, ABORTED, ctx),
+            WhenReady::Orphan => {
+                room.session = None;
+                room.destination = None;
+            }
         }
     }
 }
@@ -414,8 +461,9 @@ impl Handler<Arrived> for Rendezvous {
             return refuse(why);
         }
         if register.order != self.parts.order || register.engine_type != self.parts.engine_type {
-            refuse(MISMATCH);
-            return self.fail(handoff, MISMATCH, ctx);
+            let why = self.disagree(&register);
+            refuse(&why);
+            return self.fail(handoff, &why, ctx);
         }
         let known = self.rooms.get(&handoff);
         if known.is_some_and(|room| room.destination.is_some()) {
@@ -427,8 +475,12 @@ impl Handler<Arrived> for Rendezvous {
             return say(Message::Overloaded);
         }
         say(Message::Registered);
-        let Link { mut inbox, outbox } = link;
-        self.room(identity, ctx).destination = Some(outbox);
+        let Link {
+            mut inbox,
+            outbox,
+            misdirected,
+        } = link;
+        self.room(identity, ctx).destination = Some(Destination { outbox, misdirected });
         let heard = futures::stream::poll_fn(move |cx| inbox.poll_recv(cx)).map(Some);
         let heard = heard.chain(futures::stream::once(std::future::ready(None)));
         ctx.add_stream(heard.map(move |message| Heard { handoff, message }));
@@ -438,6 +490,9 @@ impl Handler<Arrived> for Rendezvous {
 
 impl StreamHandler<Heard> for Rendezvous {
     fn handle(&mut self, Heard { handoff, message }: Heard, ctx: &mut Self::Context) {
+        if self.rooms.get(&handoff).is_none_or(Room::is_forgotten) {
+            return;
+        }
         match message {
             Some(message) => self.heard(handoff, message, ctx),
             None => self.fail(handoff, "destination handoff ended before completion", ctx),

@@ -66,7 +66,7 @@ impl Worker {
         })?;
         let native = !self.sockets.native.is_empty();
         engine.record_stored(native);
-        let handoffs = self.handoff_parts();
+        let handoffs = self.handoff_parts(child);
         let slot = &mut self.ranks[index];
         slot.rank_incarnation += 1;
         let actor = Rank::new(RankParts {
@@ -164,6 +164,7 @@ impl Worker {
             socket: Arc::clone(&sockets.events),
             ring: sockets.replay.as_ref().map(|(_, ring)| Arc::clone(ring)),
             next_sequence: Arc::clone(&sockets.next_sequence),
+            faults: Arc::clone(&self.entry.faults),
         };
         let child = Child::Native(slot.rank.0);
         let liveness = Liveness::new(ctx.address().recipient(), child, slot.native_incarnation);

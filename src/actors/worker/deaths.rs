@@ -140,7 +140,7 @@ impl Handler<Died> for Worker {
             return;
         }
         let verdict = restarts.on_death(&policy, now);
-        let seen = Supervised::new(path.to_string(), restarts, &policy, now, verdict);
+        let seen = Supervised::new((path.to_string(), cause), restarts, &policy, now, verdict.backoff());
         self.entry.note_death(seen);
         match verdict {
             Verdict::RestartAfter(wait) => {

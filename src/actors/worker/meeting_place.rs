@@ -12,6 +12,7 @@ use super::super::supervision::Restarts;
 use super::Worker;
 use crate::engine::{EngineKind, WorkerRole};
 use crate::model::card;
+use crate::transport::rendezvous::RendezvousLimits;
 use crate::transport::rendezvous::wire::Order;
 
 /// The rendezvous of one incarnation, if its worker has one.
@@ -22,12 +23,12 @@ pub(super) struct RendezvousSlot {
     pub(super) restarts: Restarts,
 }
 
-/// Who is first in an engine's handoffs, and its name on the wire.
-fn order(kind: EngineKind) -> (Order, &'static str) {
+/// Who is first in an engine's handoffs; `None`: it hands nothing over at a rendezvous, as Dynamo's own does not.
+fn order(kind: EngineKind) -> Option<Order> {
     match kind {
-        EngineKind::Vllm => (Order::SourceFirst, "vllm"),
-        EngineKind::Sglang => (Order::DestinationFirst, "sglang"),
-        EngineKind::Trtllm => (Order::SourceFirst, "trtllm"),
+        EngineKind::Vllm => Some(Order::SourceFirst),
+        EngineKind::Sglang => Some(Order::DestinationFirst),
+        EngineKind::Trtllm => None,
     }
 }
 
@@ -38,16 +39,21 @@ impl Worker {
         engine.max_num_seqs.unwrap_or(engine.num_gpu_blocks)
     }
 
-    pub(super) fn handoff_parts(&self) -> HandoffParts {
+    pub(super) fn handoff_parts(&self, rank: Child) -> HandoffParts {
         let group = &self.plan.group;
-        let (order, engine_type) = order(group.engine.kind);
         HandoffParts {
+            path: self.path(Some(rank)),
             role: group.role,
             local_prefill: group.engine.role == WorkerRole::Aggregated,
-            order,
-            engine_type,
+            order: order(group.engine.kind),
+            engine_type: group.engine.kind.word(),
             transfer: group.transfer,
             limit: self.handoff_limit(),
+            session_timeout: group.handoff_timeout,
+            limits: RendezvousLimits {
+                pairing: group.pairing_timeout,
+                ..RendezvousLimits::default()
+            },
             pool: self.shared.pool.clone(),
             gauge: Arc::clone(&self.entry.handoffs),
         }
@@ -59,17 +65,21 @@ impl Worker {
             return;
         };
         let group = &self.plan.group;
-        let (order, engine_type) = order(group.engine.kind);
+        // Refused with the settings.
+        let Some(order) = order(group.engine.kind) else { return };
         self.rendezvous.incarnation += 1;
         let parts = RendezvousParts {
+            path: self.path(Some(Child::Rendezvous)),
             clock: self.shared.clock,
             order,
-            engine_type,
+            engine_type: group.engine.kind.word(),
             transfer: group.transfer,
+            pairing_timeout: group.pairing_timeout,
             session_timeout: group.handoff_timeout,
             max_rooms: self.handoff_limit(),
             ranks: group.data_parallel_size,
             gauge: Arc::clone(&self.entry.handoffs),
+            faults: Arc::clone(self.entry.faults.table()),
         };
         let parent = ctx.address().recipient();
         let liveness = Liveness::new(parent, Child::Rendezvous, self.rendezvous.incarnation);

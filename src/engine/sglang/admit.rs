@@ -428,9 +428,13 @@ impl Sglang {
         self.free_pages = self.free_pages.saturating_sub(pages);
     }
 
-    /// Nobody is there whose end could make room for the head of the queue.
+    /// Nobody is there whose end could make room for the head of the queue, and no page will come back.
     fn is_stuck(&self) -> bool {
-        self.running.is_empty() && self.batch.is_empty() && self.chunked.is_none() && self.in_handoff() == 0
+        self.withheld == 0
+            && self.running.is_empty()
+            && self.batch.is_empty()
+            && self.chunked.is_none()
+            && self.in_handoff() == 0
     }
 
     /// Refuses the head of the queue.

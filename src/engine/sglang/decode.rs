@@ -228,9 +228,14 @@ impl Sglang {
             }
         }
         if !self.has_room() {
-            let at = self.leave(0);
-            self.full = false;
-            self.abort(at);
+            if self.withheld > 0 {
+                // There will be room when its pages come back.
+                self.send_back(0, pass);
+            } else {
+                let at = self.leave(0);
+                self.full = false;
+                self.abort(at);
+            }
         } else if self.rules.is_real() {
             self.reorder(&victims);
         }

@@ -37,6 +37,7 @@ mod rules;
 mod running;
 mod speculate;
 mod tree;
+mod withhold;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -79,6 +80,8 @@ pub struct Sglang {
     cache: RadixCache,
     /// Pages that neither the cache nor a request has.
     free_pages: u32,
+    /// Pages that no request may have.
+    withheld: u32,
     slots: Slab<Slot>,
     ids: HashMap<RequestId, u32, FxBuildHasher>,
     waiting: VecDeque<u32>,
@@ -205,6 +208,7 @@ impl Sglang {
             seed: config.seed,
             cache,
             free_pages: rules.pages,
+            withheld: 0,
             slots: Slab::new(),
             ids: HashMap::default(),
             waiting: VecDeque::new(),
@@ -485,9 +489,9 @@ impl Engine for Sglang {
         Load {
             running: count(self.running.len()) + u32::from(self.chunked.is_some()),
             waiting: count(self.waiting.len() + self.ready.len() + self.desk.waiting()),
-            active_blocks: self.rules.pages - self.free_pages - inactive_blocks,
+            active_blocks: self.rules.pages - self.withheld - self.free_pages - inactive_blocks,
             inactive_blocks,
-            total_blocks: self.rules.pages,
+            total_blocks: self.rules.pages - self.withheld,
             preemptions: self.preemptions,
         }
     }
@@ -517,6 +521,14 @@ impl Engine for Sglang {
             events.clear();
         }
         events
+    }
+
+    fn withhold(&mut self, blocks: u32) -> Vec<KvEvent> {
+        Self::withhold(self, blocks)
+    }
+
+    fn withheld(&self) -> u32 {
+        self.withheld
     }
 
     fn submit_source(&mut self, request: EngineRequest, now: SimTime) -> Result<(), HandoffRefused> {

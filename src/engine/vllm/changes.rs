@@ -17,7 +17,7 @@ impl Vllm {
                 }
             }
         }
-        pass.note_cache_changes(self.pool.active(), self.pool.inactive());
+        pass.note_cache_changes(self.used_blocks(), self.pool.inactive());
     }
 
     /// Content of a chain of blocks of the request at `at`.

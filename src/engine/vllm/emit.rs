@@ -35,7 +35,7 @@ impl DecodeBatch {
 impl Vllm {
     /// Turns scheduled work into a timed pass with outputs, and lets finished requests go.
     pub(super) fn finish_pass(&mut self, now: SimTime, work: &mut Work, pass: &mut Pass) {
-        let active_blocks = self.pool.active();
+        let active_blocks = self.used_blocks();
         let mut batch = self.decode_batch(work);
         let prefill = work.prefill;
         let span = self

@@ -29,6 +29,7 @@ mod rules;
 mod schedule;
 mod speculate;
 mod waiting;
+mod withhold;
 
 use std::sync::Arc;
 
@@ -44,7 +45,7 @@ use super::forward::Lengths;
 use super::handoff::{Desk, HandoffFact, HandoffRefused};
 use super::kv::backend::BlockPool;
 use super::kv::logical::BlockIdentity;
-use super::kv::pool::{CopyId, EventStyle};
+use super::kv::pool::{BlockTable, CopyId, EventStyle};
 use super::kv::run::StoredRun;
 use super::kv::tiers::Tiers;
 use super::sequence::{Sequence, SequenceHasher};
@@ -69,6 +70,8 @@ pub(crate) struct Vllm {
     generator: Generator,
     hasher: SequenceHasher,
     pool: BlockPool,
+    /// Blocks that no request may have.
+    withheld: BlockTable,
     slots: Slab<Slot>,
     ids: HashMap<RequestId, u32, IdHash>,
     waiting: Waiting,
@@ -252,6 +255,7 @@ impl Vllm {
             generator,
             hasher: SequenceHasher::new(rules.block_size, generator),
             pool: BlockPool::new(config.eviction_backend, rules.usable_blocks, style),
+            withheld: BlockTable::default(),
             slots: Slab::new(),
             ids: HashMap::default(),
             waiting: Waiting::new(rules.by_priority),
@@ -455,7 +459,7 @@ impl Engine for Vllm {
             return None;
         }
         let lengths = self.decoding.lengths(self.pass);
-        let work = self.decode_time(&DecodeBatch::all(lengths), self.pool.active());
+        let work = self.decode_time(&DecodeBatch::all(lengths), self.used_blocks());
         let ends_at = self.clock.end(now, work);
         self.pass += 1;
         if !self.cadence.defers(true) {
@@ -471,9 +475,9 @@ impl Engine for Vllm {
         Load {
             running: count(self.lanes.len()),
             waiting: count(self.waiting.len() + self.desk.waiting()),
-            active_blocks: self.pool.active(),
+            active_blocks: self.used_blocks(),
             inactive_blocks: self.pool.inactive(),
-            total_blocks: self.pool.capacity(),
+            total_blocks: self.pool.capacity() - self.withheld.len(),
             preemptions: self.preemptions,
         }
     }
@@ -494,6 +498,14 @@ impl Engine for Vllm {
             WorkerRole::Aggregated | WorkerRole::Prefill => events,
             WorkerRole::Decode => Vec::new(),
         }
+    }
+
+    fn withhold(&mut self, blocks: u32) -> Vec<KvEvent> {
+        Self::withhold(self, blocks)
+    }
+
+    fn withheld(&self) -> u32 {
+        self.withheld.len()
     }
 
     fn lower_blocks(&self) -> Vec<(LowerTier, Option<SequenceHash>, StoredBlock)> {

@@ -18,7 +18,7 @@ impl Vllm {
         // Room for the longest bursts is made whatever the draws bring.
         self.pool
             .make_room(self.longest_bursts().min(self.pool.available()), &mut pass.kv_events);
-        pass.note_cache_changes(self.pool.active(), self.pool.inactive());
+        pass.note_cache_changes(self.used_blocks(), self.pool.inactive());
         let drafts = self.rules.drafts;
         for index in 0..self.lanes.len() {
             let Some((len, left)) = self.to_come(&self.lanes[index], drafts + 1) else {

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::FaceState;
+use super::faults;
 use super::patient::PatientIo;
 use super::routes;
 use crate::transport::request_plane::tcp::server::Shutdown;
@@ -60,6 +61,13 @@ pub(super) async fn accept(listener: TcpListener, state: Arc<FaceState>, shutdow
 }
 
 async fn serve(stream: TcpStream, peer: SocketAddr, state: Arc<FaceState>, shutdown: Shutdown) {
+    let (stream, detour) = match faults::detour(&state, stream).await {
+        Ok(stream) => stream,
+        Err(error) => {
+            tracing::warn!(worker = %state.worker, %peer, %error, "no detour for an HTTP connection; closed it");
+            return;
+        }
+    };
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%peer, %error, "HTTP connection");
     }
@@ -70,7 +78,7 @@ async fn serve(stream: TcpStream, peer: SocketAddr, state: Arc<FaceState>, shutd
         let (state, reset) = (Arc::clone(&state), reset.clone());
         service_fn(move |mut request: Request<Incoming>| {
             request.extensions_mut().insert(peer);
-            routes::answer(Arc::clone(&state), reset.clone(), request)
+            routes::answer(Arc::clone(&state), reset.clone(), detour, request)
         })
     };
     let mut connection = http1::Builder::new()

@@ -7,6 +7,7 @@
 //! | `body` -> `plan` | what was sent -> what is to be generated, all checks made |
 //! | `mailbox` -> `generation` | tokens from the rank -> text per choice, stop strings |
 //! | [`open`] | which requests are under way |
+//! | `faults` | requests and connections that go wrong on purpose |
 //! | `answer`, `stream` | shapes of answers and chunks, server-sent events |
 //!
 //! Endpoints: `GET /health`, `/ping`, `/version`, `/load`, `/metrics`, `/v1/models`; `POST /v1/completions`, `/v1/chat/completions`,
@@ -23,6 +24,7 @@
 mod answer;
 mod body;
 mod error;
+mod faults;
 mod generation;
 mod listener;
 mod logprobs;
@@ -37,14 +39,17 @@ mod stream;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use hyper::header::HeaderValue;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::error::ApiError;
 use self::open::OpenRequests;
 use self::plan::Plan;
+use crate::faults::WorkerFaults;
 use crate::model::tokenizer::ModelTokenizer;
 use crate::model::{Model, ModelError};
 use crate::transport::intake::Intake;
@@ -167,6 +172,8 @@ pub struct FaceConfig {
     pub open: Arc<OpenRequests>,
     /// The worker's metrics.
     pub metrics: MetricsPage,
+    /// What may go wrong; `None`: nothing.
+    pub faults: Option<Arc<WorkerFaults>>,
 }
 
 struct FaceState {
@@ -178,6 +185,11 @@ struct FaceState {
     /// Requests in generation.
     open: Arc<OpenRequests>,
     metrics: MetricsPage,
+    faults: Option<Arc<WorkerFaults>>,
+    /// Connections and requests so far, for the dice of faults.
+    draws: AtomicU64,
+    /// Told when the face is to end.
+    leaving: CancellationToken,
 }
 
 /// A face that cannot be had.
@@ -217,6 +229,7 @@ impl Face {
         let listener = listener::listen(address).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let open = config.open;
+        let shutdown = Shutdown::default();
         let state = Arc::new(FaceState {
             worker: config.worker,
             worker_header,
@@ -225,8 +238,10 @@ impl Face {
             limits: config.limits,
             open: Arc::clone(&open),
             metrics: config.metrics,
+            faults: config.faults,
+            draws: AtomicU64::new(0),
+            leaving: shutdown.stop_accepting.clone(),
         });
-        let shutdown = Shutdown::default();
         let connections = TaskTracker::new();
         tokio::spawn(listener::accept(listener, state, shutdown.clone(), connections.clone()));
         Ok(Self {

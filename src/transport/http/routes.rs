@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::answer::{Envelope, Finished};
 use super::body::{ChatBody, CompletionBody, Conversation, DetokenizeBody, TokenizeBody, Tokenized};
 use super::error::ApiError;
+use super::faults::{self, Detour};
 use super::generation::{Generation, Interrupted};
 use super::open::Caller;
 use super::plan::{self, Api, Plan};
@@ -36,6 +37,7 @@ type Answer = Response<FaceBody>;
 pub(super) async fn answer(
     state: Arc<FaceState>,
     reset: CancellationToken,
+    detour: Detour,
     request: Request<Incoming>,
 ) -> Result<Answer, Infallible> {
     let mut answer = match route(&state, reset, request).await {
@@ -55,6 +57,11 @@ pub(super) async fn answer(
         }
     };
     answer.headers_mut().insert(WORKER_HEADER, state.worker_header.clone());
+    if detour.is_due(&state) {
+        answer
+            .headers_mut()
+            .insert(CONNECTION, HeaderValue::from_static("close"));
+    }
     Ok(answer)
 }
 
@@ -251,6 +258,7 @@ async fn generate(
             )
         })
     });
+    faults::arrive(state, &reset).await;
     state.intake.knock()?;
     let limit = state.limits.max_pending_tokens;
     let prefix = match plan.api {

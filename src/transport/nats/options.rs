@@ -240,6 +240,7 @@ impl fmt::Debug for NatsOptions {
             .field("auth", &self.auth)
             .field("tls", &self.tls)
             .field("connect_limit", &self.connect_limit)
+            .field("stream_max_age", &self.stream_max_age)
             .finish()
     }
 }

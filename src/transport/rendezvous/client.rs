@@ -1,7 +1,5 @@
 //! The decode side: dial the prefill worker and register.
 
-use std::time::Duration;
-
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
@@ -9,15 +7,17 @@ use super::link::{Framed, Link, LinkError};
 use super::wire::{self, Envelope, Message, Register};
 use super::{Meeting, RendezvousLimits};
 
-/// Dynamo's prefill workers answer a registration only when the prompt's side has come too, or with a refusal when it has
-/// not come within 30 s. Source: Dynamo 1.4.2.
-const PEER_PAIRING: Duration = Duration::from_secs(30);
-
-/// Dials, says who we are and waits until the prefill worker knows us. The connection lives on the current runtime.
+/// Dials, says who we are and waits until the prefill worker knows us. The connection lives on the current runtime. When
+/// `gone` is cancelled meanwhile, the prefill worker is told that nobody comes, so that it waits no longer.
 ///
 /// # Errors
 /// [`LinkError`] of the step that failed.
-pub async fn join(meeting: &Meeting, register: Register, limits: RendezvousLimits) -> Result<Link, LinkError> {
+pub async fn join(
+    meeting: &Meeting,
+    register: Register,
+    limits: RendezvousLimits,
+    gone: &CancellationToken,
+) -> Result<Link, LinkError> {
     // Routers put IPv6 literals in brackets.
     let host = meeting.host.trim_start_matches('[').trim_end_matches(']');
     let dial = TcpStream::connect((host, meeting.port));
@@ -36,7 +36,15 @@ pub async fn join(meeting: &Meeting, register: Register, limits: RendezvousLimit
         },
     );
     framed.write(&opening).await?;
-    let answer = framed.frame(limits.patience + PEER_PAIRING).await?;
+    let answer = tokio::select! {
+        biased;
+        () = gone.cancelled() => {
+            let message = "the client is gone".to_owned();
+            framed.say_last(identity, Message::Abort { message: message.clone() }).await;
+            return Err(LinkError::Refused(message));
+        }
+        answer = framed.frame(limits.patience + limits.pairing) => answer?,
+    };
     if answer.identity != identity {
         return Err(LinkError::Identity);
     }

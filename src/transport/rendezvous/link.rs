@@ -6,6 +6,8 @@
 //! read no further: the inbox is small.
 
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -28,6 +30,8 @@ pub struct Link {
     pub inbox: mpsc::Receiver<Message>,
     /// What to say to it. Dropping it closes the connection after the last message.
     pub outbox: mpsc::Sender<Message>,
+    /// Set: what is said from now on is said for another room, which is a fault.
+    pub misdirected: Arc<AtomicBool>,
 }
 
 /// Why a connection is over.
@@ -103,24 +107,40 @@ impl Framed {
             .unwrap_or(Err(LinkError::Slow(patience)))
     }
 
+    /// Says something and closes: the connection is given up either way.
+    pub(super) async fn say_last(&mut self, identity: Identity, message: Message) {
+        let mut bytes = Vec::new();
+        wire::encode(&mut bytes, &Envelope { identity, message });
+        if self.write(&bytes).await.is_ok() {
+            self.close().await;
+        }
+    }
+
     /// Turns the connection into channels and the task behind them, which resets it when `reset` is cancelled.
     pub(super) fn link(self, identity: Identity, reset: CancellationToken) -> (Link, impl Future<Output = ()>) {
         let (say, said) = mpsc::channel(QUEUE);
         let (hear, inbox) = mpsc::channel(QUEUE);
+        let misdirected = Arc::new(AtomicBool::new(false));
+        let wrong = Arc::clone(&misdirected);
         let task = async move {
-            match self.carry(identity, hear, said, &reset).await {
+            match self.carry(identity, hear, (said, &wrong), &reset).await {
                 Ok(()) => {}
                 Err(error) => tracing::debug!(handoff = %identity.handoff_id, %error, "rendezvous connection lost"),
             }
         };
-        (Link { inbox, outbox: say }, task)
+        let link = Link {
+            inbox,
+            outbox: say,
+            misdirected,
+        };
+        (link, task)
     }
 
     async fn carry(
         mut self,
         identity: Identity,
         hear: mpsc::Sender<Message>,
-        mut said: mpsc::Receiver<Message>,
+        (mut said, misdirected): (mpsc::Receiver<Message>, &AtomicBool),
         reset: &CancellationToken,
     ) -> Result<(), LinkError> {
         let mut heard = None;
@@ -141,7 +161,9 @@ impl Framed {
                         return Ok(());
                     };
                     bytes.clear();
-                    wire::encode(&mut bytes, &Envelope { identity, message });
+                    let mut envelope = Envelope { identity, message };
+                    envelope.identity.bootstrap_room ^= u64::from(misdirected.load(Relaxed));
+                    wire::encode(&mut bytes, &envelope);
                     self.write(&bytes).await?;
                 }
                 permit = hear.reserve(), if heard.is_some() => match (permit, heard.take()) {

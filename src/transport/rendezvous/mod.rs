@@ -19,6 +19,9 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+/// What a source says first to whom it cannot be paired with; more may follow. Source: Dynamo 1.6.1.
+pub const MISMATCH: &str = "handoff participant identity or backend mismatch";
+
 /// Names one handoff. The same in every frame of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Identity {
@@ -46,15 +49,18 @@ pub struct Meeting {
 pub struct RendezvousLimits {
     /// To connect, to say the header and to register, and to take a frame: each within this time.
     pub patience: Duration,
+    /// How long a source may take to answer a registration: Dynamo's answer only when the prompt's side has come too.
+    pub pairing: Duration,
     /// Most open connections of one listener; further ones are closed at once.
     pub max_connections: u32,
 }
 
 impl Default for RendezvousLimits {
-    /// Patience as in Dynamo 1.6.1.
+    /// Times as in Dynamo 1.6.1.
     fn default() -> Self {
         Self {
             patience: Duration::from_secs(30),
+            pairing: Duration::from_secs(30),
             max_connections: 4096,
         }
     }

@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use super::link::{Framed, Link, LinkError};
-use super::wire::{self, Envelope, Message, Register};
+use super::wire::{Envelope, Message, Register};
 use super::{Identity, RendezvousLimits};
 
 /// A decode worker that has said who it is.
@@ -149,7 +149,7 @@ async fn serve(
     };
     let Message::Register(register) = message else {
         let message = "the first message must be a registration".to_owned();
-        say_last(&mut framed, identity, Message::ProtocolError { message }).await;
+        framed.say_last(identity, Message::ProtocolError { message }).await;
         return Ok(());
     };
     let (link, carry) = framed.link(identity, reset);
@@ -166,11 +166,4 @@ async fn serve(
     drop(outbox);
     carry.await;
     Ok(())
-}
-
-async fn say_last(framed: &mut Framed, identity: Identity, message: Message) {
-    let mut bytes = Vec::new();
-    wire::encode(&mut bytes, &Envelope { identity, message });
-    // The connection is given up either way.
-    drop(framed.write(&bytes).await);
 }

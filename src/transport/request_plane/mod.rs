@@ -7,6 +7,7 @@
 //! | [`request`] | the request itself, MessagePack or JSON |
 //! | [`response`] | items of the answer |
 //! | [`call_home`] | the response socket: one TCP connection per request, dialled by the worker |
+//! | [`caller`] | the other side of all this: one question to one endpoint |
 //! | [`endpoint`] | what stands behind a path: `generate`, or a KV recovery endpoint |
 //! | [`figures`] | what Dynamo counts of an endpoint |
 //! | [`plane`] | where a worker puts its endpoints, whatever brings the requests |
@@ -16,6 +17,7 @@
 //! Source: Dynamo 1.6.1 and 1.4.2, observed on the wire.
 
 pub mod call_home;
+pub mod caller;
 pub mod control;
 pub mod endpoint;
 pub mod figures;

@@ -28,6 +28,8 @@ pub struct StreamCounts {
     pub accepted: AtomicU64,
     /// Ended as they should.
     pub completed: AtomicU64,
+    /// Ended with an error that the client was told.
+    pub failed: AtomicU64,
     /// Ended by the client or because of it.
     pub cancelled: AtomicU64,
     /// What Dynamo's runtime counts of them.
@@ -85,23 +87,25 @@ impl GenerateEndpoint {
         let answer = self.counts.answers.begin(next_request_id(), &call.control);
         let ended = self.stream(call, &answer).await;
         self.counts.answers.end(answer.id);
-        let counter = if ended == Some(Ended::Complete) {
-            &self.counts.completed
-        } else {
-            &self.counts.cancelled
+        let counter = match ended {
+            Some((Ended::Complete, Told::Answer)) => &self.counts.completed,
+            Some((Ended::Complete, Told::Error)) => &self.counts.failed,
+            Some((Ended::Cancelled | Ended::Stalled | Ended::Broken | Ended::GivenUp, _)) | None => {
+                &self.counts.cancelled
+            }
         };
         counter.fetch_add(1, Ordering::Relaxed);
         let figures = &self.counts.figures;
         match ended {
             None => figures.count_error(CallError::ResponseStream),
-            Some(Ended::Cancelled) => figures.count_cancelled(),
-            Some(Ended::Stalled | Ended::GivenUp) => figures.count_error(CallError::PublishResponse),
-            Some(Ended::Complete | Ended::Broken) => {}
+            Some((Ended::Cancelled, _)) => figures.count_cancelled(),
+            Some((Ended::Stalled | Ended::GivenUp, _)) => figures.count_error(CallError::PublishResponse),
+            Some((Ended::Complete | Ended::Broken, _)) => {}
         }
         drop(open);
     }
 
-    async fn stream(&self, Call { control, body }: Call, answer: &OpenAnswer) -> Option<Ended> {
+    async fn stream(&self, Call { control, body }: Call, answer: &OpenAnswer) -> Option<(Ended, Told)> {
         let decoded = PreprocessedRequest::decode(control.codec, &body);
         drop(body);
         let faults = self.ask::<ResponseFault>();
@@ -171,7 +175,8 @@ impl GenerateEndpoint {
                 self.cancel(&ids);
             }
         }
-        Some(ended)
+        let told = if sink.has_failed() { Told::Error } else { Told::Answer };
+        Some((ended, told))
     }
 
     /// Submits every answer that the request asks for, the first of them under the handle given. `ids`: those that were
@@ -266,6 +271,13 @@ impl Endpoint for GenerateEndpoint {
 struct OpenStream {
     counts: Arc<StreamCounts>,
     _call: CallInFlight,
+}
+
+/// What a client was told to the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Told {
+    Answer,
+    Error,
 }
 
 impl OpenStream {

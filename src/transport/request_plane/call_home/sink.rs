@@ -50,6 +50,8 @@ struct Out {
     admitted: bool,
     /// Answers that have not ended.
     open_choices: u32,
+    /// An error was said.
+    failed: bool,
 }
 
 impl Out {
@@ -102,6 +104,7 @@ impl SocketSink {
             cached_tokens: 0,
             admitted: false,
             open_choices: asked.choices,
+            failed: false,
         };
         let max_pending_bytes = limits.max_pending_bytes;
         Arc::new(Self {
@@ -150,6 +153,11 @@ impl SocketSink {
     /// Tokens said so far.
     pub fn tokens(&self) -> u32 {
         self.out().completion_tokens
+    }
+
+    /// Whether it ended with an error.
+    pub(super) fn has_failed(&self) -> bool {
+        self.out().failed
     }
 
     /// Gives the answer up: nothing is written any more.
@@ -323,6 +331,7 @@ impl TokenSink for SocketSink {
         let mut out = self.out();
         if out.phase == Phase::Open {
             response::write_failure(&mut out.buffer, self.codec, failure);
+            out.failed = true;
             self.end(&mut out);
         }
     }

@@ -1,0 +1,27 @@
+//! What all ranks of a fleet have in their caches, as a picture to compare routers with.
+
+use super::control::Control;
+use super::path::ActorPath;
+use crate::truth::{Caches, RankCache, RankId};
+
+impl Control {
+    /// The true prefix caches of all ranks, by instance id. Workers that are not alive have none.
+    pub async fn caches(&self) -> Caches {
+        let mut caches = Caches::default();
+        for entry in self.registry.entries() {
+            let path = ActorPath {
+                worker: entry.id(),
+                child: None,
+            };
+            // Dead, or it dies just now.
+            let Ok(ranks) = self.cached_blocks(path).await else {
+                continue;
+            };
+            for (rank, told) in (0..).zip(ranks) {
+                let cache = RankCache::of(format!("{path}/r{rank}"), &told);
+                caches.ranks.insert(RankId::new(entry.instance_id(), rank), cache);
+            }
+        }
+        caches
+    }
+}

@@ -1,0 +1,234 @@
+//! Drift and leaks of a running fleet: pictures of the truth by the admin API, held against what routers say.
+
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::client::{Client, ClientError};
+use super::{CtlError, pretty, print, say};
+use crate::actors::row::WorkerRow;
+use crate::cli::ctl::{DriftArgs, LeaksArgs};
+use crate::truth::drift::compare;
+use crate::truth::leaks::{Held, leaked};
+use crate::truth::{Block, Caches, Drift, RankCache, RankId, credit};
+use crate::types::{LocalHash, SequenceHash};
+use crate::witness::choices;
+use crate::witness::indexer::Indexer;
+use crate::witness::served::ServedIndex;
+
+/// Time between two attempts while `--within` lasts.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// How far a router is from the truth, by whatever way it could be asked.
+enum Found {
+    Drift(Drift),
+    Choices(crate::truth::choice::Choices),
+}
+
+impl Found {
+    fn share(&self) -> f64 {
+        match self {
+            Self::Drift(drift) => drift.share,
+            Self::Choices(choices) => choices.share,
+        }
+    }
+
+    fn json(&self) -> Value {
+        match self {
+            Self::Drift(drift) => json!({"by": "index", "drift": drift}),
+            Self::Choices(choices) => json!({"by": "choices", "choices": choices}),
+        }
+    }
+}
+
+/// Compares until the drift is small enough, or time is up.
+pub(super) fn drift(client: &Client, args: &DriftArgs, as_json: bool) -> Result<(), CtlError> {
+    let begin = Instant::now();
+    let within = Duration::try_from_secs_f64(args.within).unwrap_or_default();
+    let (found, share) = loop {
+        let found = look(client, args)?;
+        let share = found.share();
+        if share <= args.max || begin.elapsed() >= within {
+            break (found, share);
+        }
+        thread::sleep(PAUSE);
+    };
+    if as_json {
+        let mut value = found.json();
+        value["share"] = share.into();
+        value["max"] = args.max.into();
+        say(&pretty(&value))?;
+    } else {
+        say(&match &found {
+            Found::Drift(drift) => print::drift(drift),
+            Found::Choices(choices) => print::choices(choices),
+        })?;
+    }
+    if share <= args.max {
+        Ok(())
+    } else {
+        Err(CtlError::Verdict(format!(
+            "drift {share:.6} is above --max {}",
+            args.max
+        )))
+    }
+}
+
+fn look(client: &Client, args: &DriftArgs) -> Result<Found, CtlError> {
+    if let Some(url) = &args.indexer {
+        return by_dump(client, &Indexer::new(url, args.model.clone())?).map(Found::Drift);
+    }
+    if args.served {
+        return by_questions(client, args).map(Found::Drift);
+    }
+    let url = args.frontend.as_deref().unwrap_or_default();
+    by_choices(client, url, args).map(Found::Choices)
+}
+
+/// An index that shows everything.
+fn by_dump(client: &Client, indexer: &Indexer) -> Result<Drift, CtlError> {
+    let before = caches(client)?;
+    let dump = indexer.dump()?;
+    let after = caches(client)?;
+    let known = |id: &RankId| after.ranks.contains_key(id);
+    let names = if dump.caches.ranks.keys().all(known) {
+        crate::truth::dump::Names::default()
+    } else {
+        indexer.names(&native_ports(client, &after)?)?
+    };
+    Ok(compare(&before, &dump.renamed(&names), &after))
+}
+
+/// An index that answers questions.
+fn by_questions(client: &Client, args: &DriftArgs) -> Result<Drift, CtlError> {
+    let records = client.get("/v1/records", &[("prefix", "v1/instances/".to_owned())])?;
+    let index = ServedIndex::find(&records, model(client, args)?)?;
+    let before = caches(client)?;
+    let (questions, _) = credit::questions(&[&before], args.probes);
+    let mut asked = Vec::new();
+    for question in questions {
+        let credit = index.ask(&question)?;
+        asked.push((question, credit));
+    }
+    Ok(credit::compare(&before, &asked, &caches(client)?))
+}
+
+/// The model that is meant: the one asked for, or the first that the fleet serves.
+fn model(client: &Client, args: &DriftArgs) -> Result<String, CtlError> {
+    if let Some(model) = &args.model {
+        return Ok(model.clone());
+    }
+    let cards = client.get("/v1/records", &[("prefix", "v1/mdc/".to_owned())])?;
+    let name = cards[0]["value"]["card_json"]["display_name"].as_str();
+    match name {
+        Some(name) => Ok(name.to_owned()),
+        None => Err(client
+            .not_a_fleet("no model is in discovery; name it with --model".to_owned())
+            .into()),
+    }
+}
+
+/// A router that only routes.
+fn by_choices(client: &Client, url: &str, args: &DriftArgs) -> Result<crate::truth::choice::Choices, CtlError> {
+    let frontend = choices::Frontend::new(url, args.model.clone())?;
+    let ranks: Vec<RankId> = caches(client)?.ranks.into_keys().collect();
+    let prompts = choices::Prompts::new(args.seed, args.probes, args.prompt_blocks, args.block_size);
+    let holders = prompts.plant(&frontend, &ranks)?;
+    // What was planted has to be told to the router first.
+    thread::sleep(PAUSE);
+    let before = caches(client)?;
+    let probes = prompts.probe(&frontend, &holders)?;
+    Ok(crate::truth::choice::judge(&before, &probes, &caches(client)?))
+}
+
+fn rows(client: &Client) -> Result<Vec<WorkerRow>, CtlError> {
+    let rows = client.get("/v1/workers", &[])?;
+    serde_json::from_value(rows).map_err(|error| client.not_a_fleet(error.to_string()).into())
+}
+
+/// What every rank of the fleet has now. Workers that are not alive have nothing.
+fn caches(client: &Client) -> Result<Caches, CtlError> {
+    let mut caches = Caches::default();
+    for row in rows(client)? {
+        let told = match client.get(&format!("/v1/cache/{}", row.path), &[]) {
+            Ok(told) => told,
+            // Dead, or it died just now.
+            Err(ClientError::Refused { status: 404 | 409, .. }) => continue,
+            Err(error) => return Err(error.into()),
+        };
+        for (rank, blocks) in (0..).zip(told.as_array().into_iter().flatten()) {
+            let blocks = blocks.as_array().into_iter().flatten().filter_map(read_block).collect();
+            let cache = RankCache::new(format!("{}/r{rank}", row.path), blocks);
+            caches.ranks.insert(RankId::new(row.instance_id, rank), cache);
+        }
+    }
+    Ok(caches)
+}
+
+fn read_block(block: &Value) -> Option<Block> {
+    Some(Block {
+        hash: SequenceHash(block["block_hash"].as_u64()?),
+        local: LocalHash(block["tokens_hash"].as_u64()?),
+        parent: block["parent"].as_u64().map(SequenceHash),
+    })
+}
+
+/// Where each rank publishes its native stream, if it does.
+fn native_ports(client: &Client, caches: &Caches) -> Result<BTreeMap<u16, RankId>, CtlError> {
+    let mut ports = BTreeMap::new();
+    for (id, cache) in &caches.ranks {
+        let shown = match client.get(&format!("/v1/actors/{}/native", cache.path), &[]) {
+            Ok(shown) => shown,
+            Err(ClientError::Refused { status: 404 | 409, .. }) => continue,
+            Err(error) => return Err(error.into()),
+        };
+        let address = shown["inside"]["said"]["address"].as_str();
+        let port = address
+            .and_then(|address| address.rsplit_once(':'))
+            .and_then(|(_, port)| port.parse().ok());
+        if let Some(port) = port {
+            ports.insert(port, *id);
+        }
+    }
+    Ok(ports)
+}
+
+/// Looks several times and tells what was held every time.
+pub(super) fn leaks(client: &Client, args: &LeaksArgs, as_json: bool) -> Result<(), CtlError> {
+    const LOOKS: u32 = 5;
+    let pause = Duration::try_from_secs_f64(args.lasting).unwrap_or_default() / (LOOKS - 1);
+    let mut looks = Vec::new();
+    for look in 0..LOOKS {
+        if look > 0 {
+            thread::sleep(pause);
+        }
+        looks.push(held(&rows(client)?));
+    }
+    let leaks = leaked(&looks);
+    say(&if as_json {
+        pretty(&json!(leaks))
+    } else {
+        print::leaks(&leaks)
+    })?;
+    if leaks.total == 0 {
+        Ok(())
+    } else {
+        Err(CtlError::Verdict(format!(
+            "{} things are held that nobody uses; if requests are under way, wait for their end",
+            leaks.total
+        )))
+    }
+}
+
+fn held(rows: &[WorkerRow]) -> Held {
+    let mut held = Held::default();
+    for row in rows {
+        held.note(&row.path, "streams", row.open_streams.into());
+        held.note(&row.path, "sequences", u64::from(row.running) + u64::from(row.waiting));
+        held.note(&row.path, "blocks", row.active_blocks);
+        held.note(&row.path, "rooms", row.rooms.into());
+    }
+    held
+}

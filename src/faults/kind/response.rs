@@ -1,0 +1,87 @@
+//! Faults of answers and their connections.
+
+use serde::{Deserialize, Serialize};
+
+use super::{GateFault, Kind, KindInfo, Layer, injected, is_none_left, is_zero};
+
+gate! {
+    /// What a rank says, on every plane, asked for each request.
+    Answer(AnswerFault, Response, 14) {
+        /// The stream breaks off after so many tokens, as with a dead process.
+        Cut = "cut" {
+            /// Tokens that still go out.
+            #[serde(default, skip_serializing_if = "is_none_left")]
+            tokens: u32,
+        }
+        /// Nothing goes out any more after so many tokens, and the connection stays open.
+        BlackHole = "black_hole" {
+            /// Tokens that still go out.
+            #[serde(default, skip_serializing_if = "is_none_left")]
+            after_tokens: u32,
+        }
+        /// After so many tokens the answer ends with an error.
+        ErrorItem = "error_item" {
+            /// Tokens before it.
+            #[serde(default, skip_serializing_if = "is_none_left")]
+            after_tokens: u32,
+            /// Text of the error.
+            #[serde(default = "injected")]
+            message: String,
+        }
+    }
+}
+
+gate! {
+    /// Response sockets, asked for each one at its start.
+    Response(ResponseFault, Response, 6) {
+        /// Every write is late.
+        Latency = "latency" {
+            /// Delay, ms.
+            ms: f64,
+            /// Random extra delay, uniform up to so much, ms.
+            #[serde(default, skip_serializing_if = "is_zero")]
+            jitter_ms: f64,
+        }
+        /// So many bytes per second at most.
+        Bandwidth = "bandwidth" {
+            /// Rate, bytes per second.
+            bytes_per_s: f64,
+        }
+        /// The connection is reset so long after it was opened.
+        ResetPeer = "reset_peer" {
+            /// Delay, ms.
+            #[serde(default, skip_serializing_if = "is_zero")]
+            after_ms: f64,
+        }
+        /// The last bytes are on the wire, and the end of the stream comes so much later.
+        SlowClose = "slow_close" {
+            /// Delay, ms.
+            ms: f64,
+        }
+        /// The connection is closed after so many bytes.
+        LimitData = "limit_data" {
+            /// Bytes that still go out.
+            bytes: u64,
+        }
+        /// Writes are cut into small pieces with pauses between them.
+        Slicer = "slicer" {
+            /// Bytes of a piece.
+            bytes: u64,
+            /// Pause after each, ms.
+            #[serde(default, skip_serializing_if = "is_zero")]
+            delay_ms: f64,
+        }
+        /// The stream begins without its prologue.
+        NoPrologue = "no_prologue" {}
+        /// The last item is sent twice.
+        DuplicateFinal = "duplicate_final" {}
+        /// The stream ends without its last item.
+        MissingFinal = "missing_final" {}
+        /// After so many tokens comes a frame that is no frame.
+        MalformedFrame = "malformed_frame" {
+            /// Tokens before it.
+            #[serde(default, skip_serializing_if = "is_none_left")]
+            after_tokens: u32,
+        }
+    }
+}
