@@ -175,7 +175,7 @@ fn unusable_engine_documents_name_the_path_and_the_nearest_key() {
     );
     refused(
         r#"{"num_g3_blocks": 5}"#,
-        &["`num_g3_blocks` 5", "requires --num-g2-blocks"],
+        &["`num_g3_blocks` 5", "requires --num-g2-blocks or --num-host-blocks"],
     );
     refused(
         r#"{"gpu_memory_utilization": 1.5}"#,
@@ -371,6 +371,25 @@ fn memory_below_the_gpu_needs_the_bytes_of_a_token_and_a_prefix_cache() {
     scene.printed(&tiers);
     scene.printed(&[&tiers[..], &["--num-g3-blocks", "5", "--enable-g4-storage"]].concat());
     scene.printed(&["--num-g2-blocks", "0", "--semantics", "1.6.1"]);
+    let host = ["--num-host-blocks", "100", "--kv-bytes-per-token", "1000"];
+    scene.printed(
+        &[
+            &host[..],
+            &["--host-offload-d2h-bandwidth-gbps", "0", "--num-g3-blocks", "5"],
+        ]
+        .concat(),
+    );
+    for (flags, words) in [
+        (["--num-g2-blocks", "3"], "use one of them"),
+        (["--eviction-backend", "lru"], "native KV pool"),
+        (["--offload-batch-size", "3"], "requires --num-g2-blocks"),
+    ] {
+        assert_refused(&scene.run(&[&host[..], &flags].concat()), &[words]);
+    }
+    assert_refused(
+        &scene.run(&["--host-offload-h2d-bandwidth-gbps", "3"]),
+        &["requires --num-host-blocks"],
+    );
     assert_refused(
         &scene.run(&tiers[..2]),
         &["--num-g2-blocks 100", "requires --kv-bytes-per-token"],

@@ -91,7 +91,7 @@ pub struct Rank {
     /// The publisher missed events and has to take over the whole cache with the next ones.
     resync: bool,
     /// A timer runs for the end of a transfer below the GPU.
-    waking: bool,
+    wakes_at: Option<SimTime>,
     reported_blocks: Option<u32>,
     native: Option<NativeFeed>,
     handoffs: Handoffs,
@@ -185,7 +185,7 @@ impl Rank {
             activity: Activity::Idle,
             pass: Pass::default(),
             resync: false,
-            waking: false,
+            wakes_at: None,
             reported_blocks: None,
             native: parts.native.then(NativeFeed::default),
             handoffs: Handoffs::new(parts.handoffs),
@@ -399,12 +399,13 @@ impl Rank {
 
     /// Nothing can run, but transfers below the GPU may end; what they change is told when they do.
     fn wake_later(&mut self, ctx: &mut Context<Self>) {
-        let Some(at) = self.engine.wakes_at().filter(|_| !self.waking) else {
+        let Some(at) = self.engine.wakes_at() else { return };
+        if self.wakes_at.is_some_and(|set| set <= at) {
             return;
-        };
-        self.waking = true;
-        ctx.run_later(at.since(self.clock.now()), |rank, ctx| {
-            rank.waking = false;
+        }
+        self.wakes_at = Some(at);
+        ctx.run_later(at.since(self.clock.now()), move |rank, ctx| {
+            rank.wakes_at.take_if(|set| *set == at);
             rank.pump(rank.clock.now(), ctx);
             rank.settle();
         });

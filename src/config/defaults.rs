@@ -14,7 +14,7 @@ use crate::transport::request_plane::Codec;
 
 impl Settings {
     /// Settings that may differ from group to group; the others belong to the whole fleet.
-    pub const GROUP_KEYS: [&'static str; 92] = [
+    pub const GROUP_KEYS: &'static [&'static str] = &[
         "endpoint",
         "num_workers",
         "data_parallel_size",
@@ -33,6 +33,7 @@ impl Settings {
         "scheduling_policy",
         "watermark",
         "long_prefill_token_threshold",
+        "long_prefill_token_threshold_adaptive",
         "scheduler_reserve_full_isl",
         "prefill_schedule_interval",
         "sglang_schedule_policy",
@@ -42,6 +43,8 @@ impl Settings {
         "sglang_clip_max_new_tokens",
         "sglang_schedule_conservativeness",
         "sglang_radix_eviction_policy",
+        "sglang_tlru_threshold",
+        "sglang_tlru_next_prompt_estimate",
         "sglang_prefill_decode_interval",
         "trtllm_capacity_scheduler_policy",
         "eviction_backend",
@@ -84,8 +87,14 @@ impl Settings {
         "kv_transfer_timing_mode",
         "kv_cache_dtype",
         "kv_bytes_per_token",
+        "kv_cache_bytes_per_token",
+        "num_host_blocks",
+        "host_offload_d2h_bandwidth_gbps",
+        "host_offload_h2d_bandwidth_gbps",
+        "host_offload_latency_ms",
         "num_g2_blocks",
         "num_g3_blocks",
+        "g3_latency_ms",
         "enable_g4_storage",
         "offload_batch_size",
         "bandwidth_g1_to_g2_gbps",

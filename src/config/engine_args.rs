@@ -43,6 +43,7 @@ enum Assumed {
     Nothing,
     True,
     One,
+    Word(&'static str),
 }
 
 impl Assumed {
@@ -51,6 +52,7 @@ impl Assumed {
             Self::Nothing => value.is_null(),
             Self::True => value == &json!(true) || value.is_null(),
             Self::One => value == &json!(1),
+            Self::Word(word) => value == &json!(word),
         }
     }
 }
@@ -172,11 +174,45 @@ const NESTED: &[Key] = &[
     ("engine.emit_kv_token_ids", NoEffect),
     ("engine.kv_transfer_bytes_per_token", Setting("kv_bytes_per_token")),
     ("engine.kv_bytes_per_token", Setting("kv_bytes_per_token")),
-    ("engine.kv_cache_bytes_per_token", Unmodelled(Assumed::Nothing)),
+    ("engine.kv_cache_bytes_per_token", Setting("kv_cache_bytes_per_token")),
     ("engine.kv_cache_groups", Unmodelled(Assumed::Nothing)),
     ("engine.kv_cache_capacity_bytes", Unmodelled(Assumed::Nothing)),
-    ("engine.native_host_offload", Unmodelled(Assumed::Nothing)),
-    ("engine.g3_offload", Unmodelled(Assumed::Nothing)),
+    ("engine.native_host_offload", Object),
+    (
+        "engine.native_host_offload.scope",
+        Unmodelled(Assumed::Word("dp_rank_local")),
+    ),
+    ("engine.native_host_offload.num_host_blocks", NotNull("num_host_blocks")),
+    (
+        "engine.native_host_offload.d2h_bandwidth_gbps",
+        NotNull("host_offload_d2h_bandwidth_gbps"),
+    ),
+    (
+        "engine.native_host_offload.h2d_bandwidth_gbps",
+        NotNull("host_offload_h2d_bandwidth_gbps"),
+    ),
+    (
+        "engine.native_host_offload.latency_to_first_byte_ms",
+        NotNull("host_offload_latency_ms"),
+    ),
+    // Of pools that workers share.
+    ("engine.native_host_offload.shared_d2h_bandwidth_gbps", NoEffect),
+    ("engine.native_host_offload.shared_h2d_bandwidth_gbps", NoEffect),
+    ("engine.native_host_offload.kv_layout_id", NoEffect),
+    ("engine.g3_offload", Object),
+    ("engine.g3_offload.scope", Unmodelled(Assumed::Word("worker_local"))),
+    ("engine.g3_offload.num_g3_blocks", NotNull("num_g3_blocks")),
+    ("engine.g3_offload.latency_to_first_byte_ms", NotNull("g3_latency_ms")),
+    (
+        "engine.g3_offload.read_bandwidth_gbps",
+        NotNull("bandwidth_g3_to_g2_gbps"),
+    ),
+    (
+        "engine.g3_offload.write_bandwidth_gbps",
+        NotNull("bandwidth_g2_to_g3_gbps"),
+    ),
+    ("engine.g3_offload.shared_read_bandwidth_gbps", NoEffect),
+    ("engine.g3_offload.shared_write_bandwidth_gbps", NoEffect),
     ("engine.state_cache", Unmodelled(Assumed::Nothing)),
     ("engine.prefix_match_unit", Unmodelled(Assumed::Nothing)),
     ("engine.kv_transfer_bandwidth", Setting("kv_transfer_bandwidth")),

@@ -95,6 +95,7 @@ pub(super) fn engine(layered: &Layered, s: &Settings) -> Result<EngineConfig, Co
         watermark: zero(s.watermark),
         reserve_full_isl: s.scheduler_reserve_full_isl.unwrap_or(true),
         long_prefill_token_threshold: s.long_prefill_token_threshold.unwrap_or(0),
+        long_prefill_token_threshold_adaptive: s.long_prefill_token_threshold_adaptive == Some(true),
         speedup_ratio: ratio(s.speedup_ratio),
         decode_speedup_ratio: ratio(s.decode_speedup_ratio),
         sglang: sglang(s, defaults.sglang),
@@ -125,10 +126,19 @@ pub(super) fn engine(layered: &Layered, s: &Settings) -> Result<EngineConfig, Co
     Ok(engine)
 }
 
+/// Whether the blocks can be those of a logical pool.
+fn logical(s: &Settings) -> bool {
+    let block_size = s.block_size.unwrap_or(EngineConfig::default().block_size);
+    EvictionBackend::Lineage.accepts_block_size(block_size)
+}
+
 /// The KV pool, which has an old and a new name.
 fn eviction_backend(layered: &Layered, s: &Settings) -> Result<EvictionBackend, ConfigError> {
     match (s.g1_backend, s.eviction_backend) {
-        (None, eviction) => Ok(eviction.unwrap_or_default()),
+        (None, Some(eviction)) => Ok(eviction),
+        // Blocks that are evicted to the host come from the logical pool, as in the release that has this.
+        (None, None) if s.num_g2_blocks.is_some_and(|blocks| blocks > 0) && logical(s) => Ok(EvictionBackend::Lineage),
+        (None, None) => Ok(EvictionBackend::default()),
         (Some(g1), None) => Ok(g1.eviction()),
         (Some(g1), Some(eviction)) => {
             let native = (g1 == G1Backend::Native, eviction == EvictionBackend::Native);
@@ -169,15 +179,6 @@ pub(super) fn check_together(layered: &Layered, s: &Settings) -> Result<(), Conf
         }
         (EngineKind::Vllm | EngineKind::Sglang | EngineKind::Trtllm, _) => {}
     }
-    let some = |blocks: Option<u32>| blocks.is_some_and(|blocks| blocks > 0);
-    for (key, wanted) in [
-        ("num_g3_blocks", some(s.num_g3_blocks)),
-        ("enable_g4_storage", s.enable_g4_storage == Some(true)),
-    ] {
-        if wanted && !some(s.num_g2_blocks) {
-            return Err(refused(layered, key, "requires --num-g2-blocks"));
-        }
-    }
     if s.durable_kv_events == Some(true) && s.event_plane != Some(EventPlane::Nats) {
         let why = "keeps KV events in NATS JetStream: add --event-plane nats";
         return Err(refused(layered, "durable_kv_events", why));
@@ -211,6 +212,8 @@ fn sglang(s: &Settings, defaults: SglangConfig) -> SglangConfig {
             .sglang_schedule_conservativeness
             .map_or(defaults.schedule_conservativeness, Finite::get),
         radix_eviction_policy: s.sglang_radix_eviction_policy.unwrap_or(defaults.radix_eviction_policy),
+        tlru_threshold: s.sglang_tlru_threshold.unwrap_or(0),
+        tlru_next_prompt_estimate: s.sglang_tlru_next_prompt_estimate.unwrap_or(0),
         prefill_decode_interval: s
             .sglang_prefill_decode_interval
             .unwrap_or(defaults.prefill_decode_interval),

@@ -1,6 +1,7 @@
 //! From settings to a checked [`Config`]: defaults, precedence, validation.
 
 mod admin;
+mod attach;
 pub mod choices;
 mod defaults;
 pub mod disaggregation;

@@ -52,6 +52,10 @@ const RANGES: &[(&str, Range)] = &[
     ("startup_time", NonNegative),
     ("etcd_connect_timeout", NonNegative),
     ("kv_transfer_bandwidth", NonNegative),
+    ("host_offload_d2h_bandwidth_gbps", NonNegative),
+    ("host_offload_h2d_bandwidth_gbps", NonNegative),
+    ("host_offload_latency_ms", NonNegative),
+    ("g3_latency_ms", NonNegative),
     ("bandwidth_g1_to_g2_gbps", NonNegative),
     ("bandwidth_g2_to_g1_gbps", NonNegative),
     ("bandwidth_g2_to_g3_gbps", NonNegative),
@@ -85,6 +89,11 @@ impl Range {
     }
 }
 
+/// A share of a GPU's memory says how many blocks there are only with a model of the GPU and of what the model's weights
+/// take of it.
+const KV_ESTIMATE: &str =
+    "the estimate of KV blocks from the AIC performance model (give --num-gpu-blocks-override instead)";
+
 /// Settings that other parts of the engine will carry out, with the name of the part. Only values that ask for nothing
 /// are accepted.
 const NOT_BUILT_IN: &[(&str, &str)] = &[
@@ -102,9 +111,9 @@ const NOT_BUILT_IN: &[(&str, &str)] = &[
     ("aic_fmha_dtype", "the AIC performance model"),
     ("aic_kv_cache_dtype", "the AIC performance model"),
     ("aic_comm_dtype", "the AIC performance model"),
-    ("gpu_memory_utilization", "the estimate of KV blocks"),
-    ("mem_fraction_static", "the estimate of KV blocks"),
-    ("free_gpu_memory_fraction", "the estimate of KV blocks"),
+    ("gpu_memory_utilization", KV_ESTIMATE),
+    ("mem_fraction_static", KV_ESTIMATE),
+    ("free_gpu_memory_fraction", KV_ESTIMATE),
     ("router_queue_policy", "the replay's router"),
     ("response_plane", "the QUIC response plane"),
 ];

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::choices::{
     DisaggregationMode, DiscoveryBackend, EventPlane, Finite, Limit, NativeMode, NatsConnections, Ports, Reasoning,
     RequestPlane, ResponsePlane, SchedulingPolicy, StartingStatus, TimingModel, TransferTiming, json, ports,
-    table_or_json, word,
+    sglang_policy, table_or_json, word,
 };
 use super::labels::Labels;
 use crate::engine::{
@@ -130,6 +130,10 @@ pub struct Settings {
     #[arg(long, value_name = "TOKENS")]
     pub long_prefill_token_threshold: Option<u32>,
 
+    /// That threshold is never below an equal share of --max-num-batched-tokens for each request.
+    #[arg(long, num_args = 0, default_missing_value = "true")]
+    pub long_prefill_token_threshold_adaptive: Option<bool>,
+
     /// Admit a request only if all its known tokens fit in the cache, not just its first chunk; --no-scheduler-reserve-full-isl turns it off.
     #[arg(
         long,
@@ -149,7 +153,7 @@ pub struct Settings {
     pub prefill_schedule_interval: Option<u32>,
 
     /// Order of SGLang's waiting queue.
-    #[arg(long, value_name = "POLICY", value_parser = word::<SglangPolicy>)]
+    #[arg(long, value_name = "POLICY", value_parser = sglang_policy)]
     pub sglang_schedule_policy: Option<SglangPolicy>,
 
     /// SGLang's page size; the same as --block-size.
@@ -175,6 +179,14 @@ pub struct Settings {
     /// Which unused leaf of SGLang's radix cache leaves first.
     #[arg(long, value_name = "POLICY", value_parser = word::<RadixEviction>)]
     pub sglang_radix_eviction_policy: Option<RadixEviction>,
+
+    /// With tlru: tokens that a conversation's next prompt can compute in time.
+    #[arg(long, value_name = "TOKENS")]
+    pub sglang_tlru_threshold: Option<u32>,
+
+    /// With tlru: tokens that the next prompt is expected to bring [default: 0].
+    #[arg(long, value_name = "TOKENS")]
+    pub sglang_tlru_next_prompt_estimate: Option<u32>,
 
     /// Decode passes between two SGLang prefill passes at least.
     #[arg(long, value_name = "N")]
@@ -350,13 +362,37 @@ pub struct Settings {
     #[arg(long, value_name = "BYTES")]
     pub kv_bytes_per_token: Option<u64>,
 
-    /// Blocks of host memory below the GPU cache; 0: none.
-    #[arg(long, value_name = "BLOCKS", alias = "num-host-blocks")]
+    /// Blocks of host memory for what prompts compute, as in Dynamo 1.6.1; 0: none.
+    #[arg(long, value_name = "BLOCKS")]
+    pub num_host_blocks: Option<u32>,
+
+    /// GB/s from GPU to host with --num-host-blocks; 0: instant [default: 32].
+    #[arg(long, value_name = "GBPS")]
+    pub host_offload_d2h_bandwidth_gbps: Option<Finite>,
+
+    /// GB/s from host to GPU with --num-host-blocks; 0: instant [default: 32].
+    #[arg(long, value_name = "GBPS")]
+    pub host_offload_h2d_bandwidth_gbps: Option<Finite>,
+
+    /// Time before the first byte of a transfer to or from the host with --num-host-blocks, ms [default: 0].
+    #[arg(long, value_name = "MS")]
+    pub host_offload_latency_ms: Option<Finite>,
+
+    /// Bytes of one token in host memory and below, if other than those of a transfer between workers.
+    #[arg(long, value_name = "BYTES")]
+    pub kv_cache_bytes_per_token: Option<u64>,
+
+    /// Blocks of host memory for what the GPU cache evicts, as in Dynamo 1.4.2; 0: none.
+    #[arg(long, value_name = "BLOCKS")]
     pub num_g2_blocks: Option<u32>,
 
     /// Blocks of disk below host memory; 0: none.
     #[arg(long, value_name = "BLOCKS")]
     pub num_g3_blocks: Option<u32>,
+
+    /// Time before the first byte of a transfer to or from the disk, ms [default: 0.1 with --num-host-blocks, else 0].
+    #[arg(long, value_name = "MS")]
+    pub g3_latency_ms: Option<Finite>,
 
     /// Keep blocks in object storage too.
     #[arg(long, num_args = 0, default_missing_value = "true")]
@@ -367,11 +403,11 @@ pub struct Settings {
     pub offload_batch_size: Option<u32>,
 
     /// GB/s from GPU to host; 0: instant.
-    #[arg(long, value_name = "GBPS", alias = "host-offload-d2h-bandwidth-gbps")]
+    #[arg(long, value_name = "GBPS")]
     pub bandwidth_g1_to_g2_gbps: Option<Finite>,
 
     /// GB/s from host to GPU; 0: instant.
-    #[arg(long, value_name = "GBPS", alias = "host-offload-h2d-bandwidth-gbps")]
+    #[arg(long, value_name = "GBPS")]
     pub bandwidth_g2_to_g1_gbps: Option<Finite>,
 
     /// GB/s from host to disk; 0: instant.

@@ -1,55 +1,116 @@
-//! Settings of the memory for KV below the GPU's.
+//! Settings of the memory for KV below the GPU's: two releases, two rules.
 
 use super::ConfigError;
 use super::choices::Finite;
 use super::layers::Layered;
 use super::rules::refused;
 use super::settings::Settings;
-use crate::engine::{TierBandwidth, TierConfig};
+use crate::engine::{TierBandwidth, TierConfig, Writes};
 
-/// Blocks of one transfer, unless given.
+/// Blocks of one transfer of evicted blocks, unless given.
 const BATCH_BLOCKS: u32 = 32;
 
-/// The tiers that are asked for. `None`: no blocks of host memory.
+/// Defaults with `--num-host-blocks`, GB/s and ms.
+const HOST_GB_S: f64 = 32.0;
+const DISK_GB_S: f64 = 10.0;
+const DISK_LATENCY_MS: f64 = 0.1;
+
+/// The tiers that are asked for. `None`: no host memory.
 ///
 /// # Errors
-/// [`ConfigError::Value`] names what is missing.
+/// [`ConfigError::Value`] names what is missing or does not go together.
 pub(super) fn tiers(layered: &Layered, s: &Settings) -> Result<Option<TierConfig>, ConfigError> {
-    let speeds = [
-        ("bandwidth_g1_to_g2_gbps", s.bandwidth_g1_to_g2_gbps),
-        ("bandwidth_g2_to_g1_gbps", s.bandwidth_g2_to_g1_gbps),
-        ("bandwidth_g2_to_g3_gbps", s.bandwidth_g2_to_g3_gbps),
-        ("bandwidth_g3_to_g2_gbps", s.bandwidth_g3_to_g2_gbps),
-        ("bandwidth_g2_to_g4_gbps", s.bandwidth_g2_to_g4_gbps),
-        ("bandwidth_g4_to_g2_gbps", s.bandwidth_g4_to_g2_gbps),
-    ];
-    let host_blocks = s.num_g2_blocks.unwrap_or(0);
-    if host_blocks == 0 {
-        let speed = speeds.iter().find(|(_, speed)| speed.is_some()).map(|&(key, _)| key);
-        let batch = s.offload_batch_size.map(|_| "offload_batch_size");
-        return match speed.or(batch) {
-            Some(key) => Err(refused(layered, key, "requires --num-g2-blocks")),
-            None => Ok(None),
-        };
-    }
-    let Some(bytes_per_token) = s.kv_bytes_per_token else {
-        return Err(refused(layered, "num_g2_blocks", "requires --kv-bytes-per-token"));
+    let host_blocks = s.num_host_blocks.filter(|blocks| *blocks > 0);
+    let g2_blocks = s.num_g2_blocks.filter(|blocks| *blocks > 0);
+    check_company(layered, s, host_blocks.is_some(), g2_blocks.is_some())?;
+    let Some(blocks) = host_blocks.or(g2_blocks) else {
+        return Ok(None);
     };
-    let defaults = TierBandwidth::default();
-    let speed = |given: Option<Finite>, default: f64| given.map_or(default, Finite::get);
+    let of_host = host_blocks.is_some();
+    let Some(bytes_per_token) = s.kv_cache_bytes_per_token.or(s.kv_bytes_per_token) else {
+        let key = if of_host { "num_host_blocks" } else { "num_g2_blocks" };
+        return Err(refused(layered, key, "requires --kv-bytes-per-token"));
+    };
+    let or = |given: Option<Finite>, default: f64| given.map_or(default, Finite::get);
+    let defaults = if of_host {
+        TierBandwidth {
+            g1_to_g2: or(s.host_offload_d2h_bandwidth_gbps, HOST_GB_S),
+            g2_to_g1: or(s.host_offload_h2d_bandwidth_gbps, HOST_GB_S),
+            g2_to_g3: DISK_GB_S,
+            g3_to_g2: DISK_GB_S,
+            ..TierBandwidth::default()
+        }
+    } else {
+        TierBandwidth::default()
+    };
     Ok(Some(TierConfig {
-        host_blocks,
+        writes: if of_host {
+            Writes::Through
+        } else {
+            Writes::OnEviction {
+                batch_blocks: s.offload_batch_size.unwrap_or(BATCH_BLOCKS),
+            }
+        },
+        host_blocks: blocks,
         disk_blocks: s.num_g3_blocks.unwrap_or(0),
         storage: s.enable_g4_storage == Some(true),
-        batch_blocks: s.offload_batch_size.unwrap_or(BATCH_BLOCKS),
         bytes_per_token,
         bandwidth: TierBandwidth {
-            g1_to_g2: speed(s.bandwidth_g1_to_g2_gbps, defaults.g1_to_g2),
-            g2_to_g1: speed(s.bandwidth_g2_to_g1_gbps, defaults.g2_to_g1),
-            g2_to_g3: speed(s.bandwidth_g2_to_g3_gbps, defaults.g2_to_g3),
-            g3_to_g2: speed(s.bandwidth_g3_to_g2_gbps, defaults.g3_to_g2),
-            g2_to_g4: speed(s.bandwidth_g2_to_g4_gbps, defaults.g2_to_g4),
-            g4_to_g2: speed(s.bandwidth_g4_to_g2_gbps, defaults.g4_to_g2),
+            g1_to_g2: or(s.bandwidth_g1_to_g2_gbps, defaults.g1_to_g2),
+            g2_to_g1: or(s.bandwidth_g2_to_g1_gbps, defaults.g2_to_g1),
+            g2_to_g3: or(s.bandwidth_g2_to_g3_gbps, defaults.g2_to_g3),
+            g3_to_g2: or(s.bandwidth_g3_to_g2_gbps, defaults.g3_to_g2),
+            g2_to_g4: or(s.bandwidth_g2_to_g4_gbps, defaults.g2_to_g4),
+            g4_to_g2: or(s.bandwidth_g4_to_g2_gbps, defaults.g4_to_g2),
         },
+        host_latency_ms: or(s.host_offload_latency_ms, 0.0),
+        disk_latency_ms: or(s.g3_latency_ms, if of_host { DISK_LATENCY_MS } else { 0.0 }),
     }))
+}
+
+/// Every setting of a tier needs the tier, and there is one host.
+fn check_company(layered: &Layered, s: &Settings, host: bool, g2: bool) -> Result<(), ConfigError> {
+    if host && g2 {
+        let why = "and --num-g2-blocks are two rules for the same memory; use one of them";
+        return Err(refused(layered, "num_host_blocks", why));
+    }
+    let given = |speed: Option<Finite>| speed.is_some();
+    for (key, said) in [
+        (
+            "host_offload_d2h_bandwidth_gbps",
+            given(s.host_offload_d2h_bandwidth_gbps),
+        ),
+        (
+            "host_offload_h2d_bandwidth_gbps",
+            given(s.host_offload_h2d_bandwidth_gbps),
+        ),
+        ("host_offload_latency_ms", given(s.host_offload_latency_ms)),
+    ] {
+        if said && !host {
+            return Err(refused(layered, key, "requires --num-host-blocks"));
+        }
+    }
+    for (key, said) in [
+        ("bandwidth_g1_to_g2_gbps", given(s.bandwidth_g1_to_g2_gbps)),
+        ("bandwidth_g2_to_g1_gbps", given(s.bandwidth_g2_to_g1_gbps)),
+        ("offload_batch_size", s.offload_batch_size.is_some()),
+    ] {
+        if said && !g2 {
+            return Err(refused(layered, key, "requires --num-g2-blocks"));
+        }
+    }
+    for (key, said) in [
+        ("bandwidth_g2_to_g3_gbps", given(s.bandwidth_g2_to_g3_gbps)),
+        ("bandwidth_g3_to_g2_gbps", given(s.bandwidth_g3_to_g2_gbps)),
+        ("g3_latency_ms", given(s.g3_latency_ms)),
+        ("bandwidth_g2_to_g4_gbps", given(s.bandwidth_g2_to_g4_gbps)),
+        ("bandwidth_g4_to_g2_gbps", given(s.bandwidth_g4_to_g2_gbps)),
+        ("num_g3_blocks", s.num_g3_blocks.is_some_and(|blocks| blocks > 0)),
+        ("enable_g4_storage", s.enable_g4_storage == Some(true)),
+    ] {
+        if said && !host && !g2 {
+            return Err(refused(layered, key, "requires --num-g2-blocks or --num-host-blocks"));
+        }
+    }
+    Ok(())
 }

@@ -75,6 +75,8 @@ pub enum RadixEviction {
     Filo,
     /// Lowest priority, least recently used within.
     Priority,
+    /// Ends of conversations that these can do without, least recently used within, then as `lru`.
+    Tlru,
 }
 
 /// Release of the peer whose timing rules count.
@@ -130,6 +132,10 @@ pub enum SglangPolicy {
     Lof,
     /// Shuffled before every admission, by the engine's seed.
     Random,
+    /// Highest response ratio next: prompt tokens computed since it came, per token that it has to compute.
+    Hrrn,
+    /// Fewest tokens to compute first; long prompts that are computed in part leave room for shorter ones.
+    ShortestPrefillFirst,
 }
 
 /// What only SGLang has.
@@ -148,6 +154,10 @@ pub struct SglangConfig {
     pub schedule_conservativeness: f64,
     /// Eviction order.
     pub radix_eviction_policy: RadixEviction,
+    /// `tlru`: tokens that a conversation's next prompt may compute in time.
+    pub tlru_threshold: u32,
+    /// `tlru`: tokens that the next prompt is expected to bring.
+    pub tlru_next_prompt_estimate: u32,
     /// Decode passes between two prefill passes at least.
     pub prefill_decode_interval: u32,
 }
@@ -161,6 +171,8 @@ impl Default for SglangConfig {
             clip_max_new_tokens: 4096,
             schedule_conservativeness: 1.0,
             radix_eviction_policy: RadixEviction::default(),
+            tlru_threshold: 0,
+            tlru_next_prompt_estimate: 0,
             prefill_decode_interval: 0,
         }
     }
@@ -191,21 +203,39 @@ pub enum PreemptionMode {
 /// Memory for KV below the GPU's.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TierConfig {
+    /// When blocks are written to the host.
+    pub writes: Writes,
     /// Blocks of host memory (G2), at least 1.
     pub host_blocks: u32,
     /// Blocks of disk (G3); 0: none.
     pub disk_blocks: u32,
     /// Object storage (G4) below the others.
     pub storage: bool,
-    /// Most blocks of one transfer to the host, at least 1.
-    pub batch_blocks: u32,
     /// KV bytes per token, at least 1.
     pub bytes_per_token: u64,
     /// Speed of the connections.
     pub bandwidth: TierBandwidth,
+    /// Time before the first byte of each transfer to or from the host, ms.
+    pub host_latency_ms: f64,
+    /// Time before the first byte of each transfer to or from the levels below it, ms.
+    pub disk_latency_ms: f64,
 }
 
-/// GB/s (1e9 bytes) from one tier to another; 0: instant. Defaults: Dynamo 1.4.2.
+/// When blocks are written to the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Writes {
+    /// Whole blocks of prompts when a pass has computed them (Dynamo 1.6.1 and vLLM's offloading connector). Transfers of
+    /// one direction go one after the other.
+    Through,
+    /// Blocks that the GPU's cache evicts (Dynamo 1.4.2). Transfers of one direction share its speed.
+    OnEviction {
+        /// Most blocks of one transfer, at least 1.
+        batch_blocks: u32,
+    },
+}
+
+/// GB/s (1e9 bytes) from one tier to another; 0: instant. Defaults: Dynamo 1.4.2. Not divided by a speed-up, as there; but
+/// a speed-up of 0 makes every transfer instant.
 #[allow(missing_docs)] // the names say it
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TierBandwidth {
@@ -305,6 +335,8 @@ pub struct EngineConfig {
     pub reserve_full_isl: bool,
     /// vLLM `long_prefill_token_threshold`; 0: off.
     pub long_prefill_token_threshold: u32,
+    /// vLLM `long_prefill_token_threshold_adaptive`: the threshold is at least the budget divided by the requests.
+    pub long_prefill_token_threshold_adaptive: bool,
     /// Every duration is divided by this; 0: no modelled delay.
     pub speedup_ratio: f64,
     /// Decode durations are divided by this too; 0: no modelled decode delay.
@@ -356,6 +388,7 @@ impl Default for EngineConfig {
             watermark: 0.0,
             reserve_full_isl: true,
             long_prefill_token_threshold: 0,
+            long_prefill_token_threshold_adaptive: false,
             speedup_ratio: 1.0,
             decode_speedup_ratio: 1.0,
             prefill_schedule_interval: 1,
@@ -466,16 +499,24 @@ impl EngineConfig {
         if self.speculation.is_some() {
             return Err(ConfigError::TiersWithDrafts);
         }
+        let batch_blocks = match tiers.writes {
+            Writes::Through => 1,
+            Writes::OnEviction { batch_blocks } => batch_blocks,
+        };
         for (key, value) in [
-            ("num_g2_blocks", u64::from(tiers.host_blocks)),
-            ("offload_batch_size", u64::from(tiers.batch_blocks)),
+            ("the number of blocks of host memory", u64::from(tiers.host_blocks)),
+            ("offload_batch_size", u64::from(batch_blocks)),
             ("kv_bytes_per_token", tiers.bytes_per_token),
         ] {
             if value == 0 {
                 return Err(ConfigError::Zero(key));
             }
         }
-        if tiers.bandwidth.is_valid() {
+        if tiers.writes == Writes::Through && self.eviction_backend != EvictionBackend::Native {
+            return Err(ConfigError::WriteThroughOfNative);
+        }
+        let latencies = [tiers.host_latency_ms, tiers.disk_latency_ms];
+        if tiers.bandwidth.is_valid() && latencies.iter().all(|ms| ms.is_finite() && *ms >= 0.0) {
             Ok(())
         } else {
             Err(ConfigError::TierBandwidth)
@@ -517,6 +558,17 @@ impl EngineConfig {
         ];
         if let Some((key, _)) = positive.iter().find(|(_, value)| *value == Some(0)) {
             return Err(ConfigError::Zero(key));
+        }
+        if sglang.radix_eviction_policy == RadixEviction::Tlru
+            && sglang.tlru_threshold <= sglang.tlru_next_prompt_estimate
+        {
+            return Err(ConfigError::TlruWithoutTail {
+                threshold: sglang.tlru_threshold,
+                estimate: sglang.tlru_next_prompt_estimate,
+            });
+        }
+        if sglang.schedule_policy == SglangPolicy::ShortestPrefillFirst && !self.enable_prefix_caching {
+            return Err(ConfigError::ShortestWithoutCache);
         }
         let conservativeness = sglang.schedule_conservativeness;
         if !conservativeness.is_finite() || conservativeness < 0.0 {
@@ -570,16 +622,19 @@ pub enum ConfigError {
     #[error("watermark must be at least 0 and below 1, got {0}")]
     Watermark(f64),
     /// Only vLLM offloads KV.
-    #[error("num_g2_blocks needs engine_type vllm; leave it out for others")]
+    #[error("host memory for KV (num_g2_blocks, num_host_blocks) needs engine_type vllm; leave it out for others")]
     TiersOfVllm,
     /// Blocks are found below the GPU by their place in the prefix cache.
-    #[error("num_g2_blocks needs prefix caching; drop --no-enable-prefix-caching")]
+    #[error("host memory for KV needs prefix caching; drop --no-enable-prefix-caching")]
     TiersWithoutCache,
     /// Blocks from below lack what drafts need.
-    #[error("num_g2_blocks does not go with aic_nextn; leave one of them out")]
+    #[error("host memory for KV does not go with aic_nextn; leave one of them out")]
     TiersWithDrafts,
-    /// Not a speed.
-    #[error("bandwidths between tiers must be finite and non-negative")]
+    /// Only the native pool knows which of its memory is still read.
+    #[error("num_host_blocks needs the native KV pool; drop --eviction-backend, or use --num-g2-blocks")]
+    WriteThroughOfNative,
+    /// Not a speed or a time.
+    #[error("bandwidths between tiers and their latencies must be finite and non-negative")]
     TierBandwidth,
     /// Number of drafted tokens out of range.
     #[error("aic_nextn must be in 1..=5, got {0}")]
@@ -590,6 +645,20 @@ pub enum ConfigError {
     /// Two models of a faster decode at once.
     #[error("aic_nextn requires decode_speedup_ratio=1.0 because both make decode faster, got {0}")]
     SpeculationWithSpeedup(f64),
+    /// No end of a conversation could be done without.
+    #[error(
+        "tlru needs a threshold above the next prompt's estimate, got {threshold} and {estimate} tokens; raise \
+         --sglang-tlru-threshold"
+    )]
+    TlruWithoutTail {
+        /// Tokens that the next prompt may compute.
+        threshold: u32,
+        /// Tokens that it brings.
+        estimate: u32,
+    },
+    /// Nothing to be shorter by.
+    #[error("shortest-prefill-first needs prefix caching; drop --no-enable-prefix-caching or use fcfs")]
+    ShortestWithoutCache,
     /// A chunk would end inside a page.
     #[error("sglang.chunked_prefill_size must be divisible by block_size: {chunk} is no multiple of {page}")]
     UnevenChunk {

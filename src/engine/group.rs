@@ -47,6 +47,11 @@ impl Group {
         }
     }
 
+    /// When some rank has something to tell or may run although it could not at the last step. `None`: never.
+    pub fn wakes_at(&self) -> Option<SimTime> {
+        self.ranks.iter().filter_map(|rank| rank.wakes_at()).min()
+    }
+
     /// Computes the next pass of all ranks into `pass`, reusing its buffers. `false`: no rank has work.
     pub fn step_into(&mut self, now: SimTime, pass: &mut GroupPass) -> bool {
         pass.ranks.resize_with(self.ranks.len(), Pass::default);

@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::types::{RequestId, SimTime};
+use crate::types::{EngineRequest, RequestId, SimTime};
 
 /// What an engine says about a handoff.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +45,34 @@ pub enum HandoffRefused {
     /// As at any submission.
     #[error(transparent)]
     Rejected(#[from] super::Rejected),
+}
+
+/// Both ends of a handoff, as far as an engine has them.
+pub trait Handoff {
+    /// Queues the prefill side of a handoff: after its token the request keeps its blocks until
+    /// [`Handoff::release_source`]. Allowed during a pass.
+    ///
+    /// # Errors
+    /// [`HandoffRefused`] when the engine has no handoffs or the request can never run.
+    fn submit_source(&mut self, request: EngineRequest, now: SimTime) -> Result<(), HandoffRefused>;
+
+    /// Asks for blocks for a prompt whose KV comes from a prefill worker; [`HandoffFact::DestinationReserved`] says when
+    /// they are there. Allowed during a pass.
+    ///
+    /// # Errors
+    /// As [`Handoff::submit_source`].
+    fn reserve_destination(&mut self, request: EngineRequest, now: SimTime) -> Result<(), HandoffRefused>;
+
+    /// The KV of a reserved destination has arrived: the request waits for its first decode step. Only between passes.
+    /// `false`: no such reservation.
+    fn activate_destination(&mut self, id: RequestId) -> bool;
+
+    /// Frees the blocks of a held source. Only between passes. `false`: nothing is held for it.
+    fn release_source(&mut self, id: RequestId) -> bool;
+
+    /// Moves what has become true about handoffs by `now` to the end of `facts`, in order. Ask after each command and at
+    /// the end of each pass; what a pass brings about is true from its end on.
+    fn take_handoff_facts(&mut self, now: SimTime, facts: &mut Vec<HandoffFact>);
 }
 
 /// The part of a handoff that does not depend on the scheduler: whose turn it is, and what is to be told when.
@@ -129,6 +157,35 @@ impl Desk {
     pub(crate) fn take(&mut self, now: SimTime, facts: &mut Vec<HandoffFact>) {
         let is_true = |at: &Option<SimTime>| at.is_some_and(|at| at <= now);
         facts.extend(self.facts.extract_if(.., |(at, _)| is_true(at)).map(|(_, fact)| fact));
+    }
+}
+
+/// A scheduler that sets memory aside for the first destination: when it tries to.
+pub(crate) trait Reserves {
+    fn desk(&mut self) -> &mut Desk;
+
+    /// Sets memory aside for the first destination if there is enough.
+    fn reserve_first(&mut self);
+
+    /// Tries the first destination after a command at `now`, unless that came in the middle of a pass.
+    fn after_command(&mut self, now: SimTime) {
+        if self.desk().is_between_passes(now) {
+            self.use_pass_end(now);
+            self.reserve_first();
+        }
+    }
+
+    /// Tries the first destination at the end of a pass, once.
+    fn use_pass_end(&mut self, now: SimTime) {
+        if self.desk().use_end(now) {
+            self.reserve_first();
+        }
+    }
+
+    /// Moves what is true by `now` to the end of `facts`.
+    fn take_facts(&mut self, now: SimTime, facts: &mut Vec<HandoffFact>) {
+        self.use_pass_end(now);
+        self.desk().take(now, facts);
     }
 }
 

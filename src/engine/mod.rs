@@ -8,6 +8,8 @@
 mod answer;
 mod calendar;
 mod config;
+#[cfg(test)]
+mod cost;
 mod forward;
 mod group;
 mod handoff;
@@ -31,11 +33,11 @@ use crate::types::{
 pub use answer::TokenSource;
 pub use config::{
     CapacityPolicy, ConfigError, EngineConfig, EngineKind, Fidelity, PreemptionMode, RadixEviction, Semantics,
-    SglangConfig, SglangPolicy, Speculation, TierBandwidth, TierConfig, TimingConfig, WorkerRole,
+    SglangConfig, SglangPolicy, Speculation, TierBandwidth, TierConfig, TimingConfig, WorkerRole, Writes,
 };
 pub use forward::{Forward, Lengths};
 pub use group::{Group, GroupPass};
-pub use handoff::{HandoffFact, HandoffRefused, KvTransfer};
+pub use handoff::{Handoff, HandoffFact, HandoffRefused, KvTransfer};
 pub use kv::backend::{EvictionBackend, G1Backend};
 pub use kv::logical::{BlockIdentity, LogicalPool, Registered};
 pub use reasoning::Reasoning;
@@ -63,7 +65,7 @@ pub fn build_with(config: &EngineConfig, timing: Arc<dyn PassTiming>) -> Result<
 }
 
 /// Scheduler, KV pool and timing of one rank.
-pub trait Engine: Send {
+pub trait Engine: Handoff + Send {
     /// Queues a request. It is seen by the next pass.
     ///
     /// # Errors
@@ -103,7 +105,8 @@ pub trait Engine: Send {
         Vec::new()
     }
 
-    /// When there will be something to tell although nothing can run: [`Engine::step`] brings it then. `None`: never.
+    /// When there will be something to tell, or somebody may run, although nothing could at the last step: to be stepped
+    /// then. `None`: never.
     fn wakes_at(&self) -> Option<SimTime> {
         None
     }
@@ -119,45 +122,6 @@ pub trait Engine: Send {
     /// Blocks that are kept from requests now.
     fn withheld(&self) -> u32;
 
-    /// Queues the prefill side of a handoff: after its token the request keeps its blocks until
-    /// [`Engine::release_source`]. Allowed during a pass.
-    ///
-    /// # Errors
-    /// [`HandoffRefused`] when the engine has no handoffs or the request can never run.
-    fn submit_source(&mut self, request: EngineRequest, now: SimTime) -> Result<(), HandoffRefused> {
-        let _ = (request, now);
-        Err(HandoffRefused::Unsupported("this engine"))
-    }
-
-    /// Asks for blocks for a prompt whose KV comes from a prefill worker; [`HandoffFact::DestinationReserved`] says when
-    /// they are there. Allowed during a pass.
-    ///
-    /// # Errors
-    /// As [`Engine::submit_source`].
-    fn reserve_destination(&mut self, request: EngineRequest, now: SimTime) -> Result<(), HandoffRefused> {
-        let _ = (request, now);
-        Err(HandoffRefused::Unsupported("this engine"))
-    }
-
-    /// The KV of a reserved destination has arrived: the request waits for its first decode step. Only between passes.
-    /// `false`: no such reservation.
-    fn activate_destination(&mut self, id: RequestId) -> bool {
-        let _ = id;
-        false
-    }
-
-    /// Frees the blocks of a held source. Only between passes. `false`: nothing is held for it.
-    fn release_source(&mut self, id: RequestId) -> bool {
-        let _ = id;
-        false
-    }
-
-    /// Moves what has become true about handoffs by `now` to the end of `facts`, in order. Ask after each command and at
-    /// the end of each pass; what a pass brings about is true from its end on.
-    fn take_handoff_facts(&mut self, now: SimTime, facts: &mut Vec<HandoffFact>) {
-        let _ = (now, facts);
-    }
-
     /// Tells a rank of a data-parallel group that the group takes step number `step`, counted from 0 since all its ranks
     /// last ran out of work. A rank that is never told counts its own passes.
     fn join_step(&mut self, step: u64) {
@@ -171,17 +135,50 @@ pub trait Engine: Send {
         false
     }
 
+    /// What it lists of its passes.
+    fn listing(&self) -> &Listing;
+
+    /// What it lists of its passes, to be changed.
+    fn listing_mut(&mut self) -> &mut Listing;
+
     /// Chooses how many outputs a pass lists.
-    fn set_output_detail(&mut self, detail: OutputDetail);
+    fn set_output_detail(&mut self, detail: OutputDetail) {
+        self.listing_mut().detail = detail;
+    }
 
     /// Turns the record of what stored blocks contain ([`Pass::stored`]) on or off; off costs nothing and is the default.
-    fn record_stored(&mut self, on: bool);
+    fn record_stored(&mut self, on: bool) {
+        self.listing_mut().stored = on;
+    }
 
     /// Turns the record that [`Engine::schedule`] reads on or off. Off costs nothing and is the default.
-    fn record_schedule(&mut self, on: bool);
+    fn record_schedule(&mut self, on: bool) {
+        self.listing_mut().schedule = on.then(Vec::new);
+    }
 
     /// Who got how many tokens in the last pass, in scheduling order; empty unless recorded.
-    fn schedule(&self) -> &[(RequestId, u32)];
+    fn schedule(&self) -> &[(RequestId, u32)] {
+        self.listing().schedule.as_deref().unwrap_or_default()
+    }
+}
+
+/// What an engine lists of its passes beside what it always does.
+#[derive(Debug, Default)]
+pub struct Listing {
+    detail: OutputDetail,
+    /// Tokens scheduled per request in the last pass, when asked for.
+    schedule: Option<Vec<(RequestId, u32)>>,
+    /// What stored blocks contain.
+    stored: bool,
+}
+
+impl Listing {
+    /// A pass begins.
+    fn begin(&mut self) {
+        if let Some(schedule) = &mut self.schedule {
+            schedule.clear();
+        }
+    }
 }
 
 /// What the ranks of a group did in one step.

@@ -32,3 +32,8 @@ impl Totals {
         Lengths::new(self.count, tokens.unwrap_or(0), squares.unwrap_or(0))
     }
 }
+
+/// A length as one of the numbers that loads are told in.
+pub(crate) fn count(length: usize) -> u32 {
+    u32::try_from(length).unwrap_or(u32::MAX)
+}

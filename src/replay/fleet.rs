@@ -169,6 +169,13 @@ impl Worker {
         self.busy = ends_at.is_some();
         ends_at
     }
+
+    /// When a worker without a pass has to be looked at again because of transfers between its memories, as far as
+    /// anybody waits for them.
+    pub(crate) fn wakes_at(&self) -> Option<SimTime> {
+        let waiting = self.ranks.iter().filter(|_| self.assigned > 0);
+        waiting.filter_map(|rank| rank.engine.wakes_at()).min()
+    }
 }
 
 impl Rank {

@@ -17,7 +17,7 @@ mod curves;
 mod fleet;
 mod flight;
 mod harness;
-mod html;
+pub(crate) mod html;
 mod live;
 mod planner;
 mod prompt;

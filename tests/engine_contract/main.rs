@@ -11,7 +11,7 @@ use ghostfleet::block_hash::hash_blocks;
 use ghostfleet::engine::{
     CapacityPolicy, Engine, EngineConfig, EngineKind, EvictionBackend, Fidelity, HandoffFact, Output, OutputDetail,
     Pass, PreemptionMode, RadixEviction, Reasoning, Rejected, Semantics, SglangConfig, SglangPolicy, Speculation,
-    TierBandwidth, TierConfig, build,
+    TierBandwidth, TierConfig, Writes, build,
 };
 use ghostfleet::types::{KvEvent, RequestId, SimTime};
 use index::{Index, LowerIndex};
@@ -125,12 +125,19 @@ impl Driver {
     fn drain(&mut self) {
         self.withhold(0);
         for _ in 0..PASSES {
-            if !self.step() {
+            if !self.step() && !self.wait() {
                 break;
             }
             self.check();
         }
         assert!(self.active.is_empty(), "starved: {:?}", self.active);
+    }
+
+    /// Waits for a transfer below the GPU, if one is under way.
+    fn wait(&mut self) -> bool {
+        let at = self.engine.wakes_at();
+        self.now = self.now.max(at.unwrap_or_default());
+        at.is_some()
     }
 
     fn step(&mut self) -> bool {
@@ -283,6 +290,7 @@ prop_compose! {
     fn sglang_configs()(
         schedule_policy in prop::sample::select(vec![
             SglangPolicy::Fcfs, SglangPolicy::Lpm, SglangPolicy::DfsWeight, SglangPolicy::Lof, SglangPolicy::Random,
+            SglangPolicy::Hrrn, SglangPolicy::ShortestPrefillFirst,
         ]),
         max_prefill_tokens in prop::sample::select(vec![16_u32, 64, 16_384]),
         chunked_prefill_size in prop::option::of(prop::sample::select(vec![16_u32, 32, 64])),
@@ -290,7 +298,7 @@ prop_compose! {
         schedule_conservativeness in prop::sample::select(vec![0.0, 0.1, 1.0]),
         radix_eviction_policy in prop::sample::select(vec![
             RadixEviction::Lru, RadixEviction::Mru, RadixEviction::Lfu, RadixEviction::Slru, RadixEviction::Fifo,
-            RadixEviction::Filo, RadixEviction::Priority,
+            RadixEviction::Filo, RadixEviction::Priority, RadixEviction::Tlru,
         ]),
         prefill_decode_interval in prop::sample::select(vec![0_u32, 0, 3]),
     ) -> SglangConfig {
@@ -301,6 +309,8 @@ prop_compose! {
             clip_max_new_tokens,
             schedule_conservativeness,
             radix_eviction_policy,
+            tlru_threshold: 20,
+            tlru_next_prompt_estimate: 4,
             prefill_decode_interval,
         }
     }
@@ -311,15 +321,18 @@ prop_compose! {
         host_blocks in 1_u32..20,
         disk_blocks in 0_u32..12,
         storage in any::<bool>(),
-        batch_blocks in 1_u32..6,
+        batch_blocks in prop::option::of(1_u32..6),
+        latency_ms in prop::sample::select(vec![0.0, 0.0, 3.0]),
         speeds in prop::collection::vec(prop::sample::select(vec![0.0, 0.01, 0.5, 20.0]), 6),
     ) -> TierConfig {
         TierConfig {
             host_blocks,
             disk_blocks,
             storage,
-            batch_blocks,
+            writes: batch_blocks.map_or(Writes::Through, |batch_blocks| Writes::OnEviction { batch_blocks }),
             bytes_per_token: 100_000,
+            host_latency_ms: latency_ms,
+            disk_latency_ms: latency_ms,
             bandwidth: TierBandwidth {
                 g1_to_g2: speeds[0],
                 g2_to_g1: speeds[1],
@@ -348,6 +361,7 @@ prop_compose! {
         watermark in prop::sample::select(vec![0.0, 0.1]),
         reserve_full_isl in any::<bool>(),
         long_prefill_token_threshold in prop::sample::select(vec![0_u32, 5]),
+        long_prefill_token_threshold_adaptive in any::<bool>(),
         sglang in sglang_configs(),
         speculation in prop::option::weighted(0.2, speculations()),
         old in prop::bool::weighted(0.2),
@@ -364,7 +378,9 @@ prop_compose! {
             max_model_len,
             max_num_seqs,
             max_num_batched_tokens,
-            enable_prefix_caching,
+            // That policy cannot do without.
+            enable_prefix_caching: enable_prefix_caching
+                || (kind == EngineKind::Sglang && sglang.schedule_policy == SglangPolicy::ShortestPrefillFirst),
             enable_chunked_prefill,
             eviction_backend: if kind == EngineKind::Sglang { EvictionBackend::Native } else { eviction_backend },
             preemption_mode: if fifo { PreemptionMode::Fifo } else { PreemptionMode::Lifo },
@@ -372,8 +388,12 @@ prop_compose! {
             watermark,
             reserve_full_isl,
             long_prefill_token_threshold,
+            long_prefill_token_threshold_adaptive,
             sglang,
-            tiers: tiers.filter(|_| kind == EngineKind::Vllm && enable_prefix_caching && speculation.is_none()),
+            tiers: tiers.filter(|tiers| {
+                let possible = kind == EngineKind::Vllm && enable_prefix_caching && speculation.is_none();
+                possible && (tiers.writes != Writes::Through || eviction_backend == EvictionBackend::Native)
+            }),
             speculation,
             semantics: if old { Semantics::V1_4_2 } else { Semantics::V1_6_1 },
             capacity_policy: if max_utilization { CapacityPolicy::MaxUtilization } else { CapacityPolicy::GuaranteedNoEvict },
@@ -396,7 +416,11 @@ fn passes(config: &EngineConfig, script: &Script, detail: OutputDetail, quiet: b
             *now = end;
             return true;
         }
-        let Some(pass) = engine.step(*now) else { return false };
+        let Some(pass) = engine.step(*now) else {
+            let at = engine.wakes_at();
+            *now = (*now).max(at.unwrap_or_default());
+            return at.is_some();
+        };
         *now = pass.ends_at;
         seen.push((*now, pass));
         true
@@ -471,9 +495,12 @@ proptest! {
         }
         driver.assert_empty();
         driver.check();
+        while driver.step() || driver.wait() {}
         let events = driver.engine.clear_cache();
         driver.index.apply(&events);
         driver.check();
+        prop_assert!(driver.engine.lower_blocks().is_empty());
+        while driver.step() || driver.wait() {}
         let load = driver.engine.load();
         prop_assert_eq!((load.active_blocks, load.inactive_blocks), (0, 0));
     }
@@ -508,7 +535,11 @@ proptest! {
         let all = passes(&config, &script, OutputDetail::Milestones, false);
         let loud = passes(&config, &script, OutputDetail::Milestones, true);
         prop_assert!(loud.len() <= all.len());
-        prop_assert_eq!(eventful(all), eventful(loud));
+        let (all, loud) = (eventful(all), eventful(loud));
+        for (all, loud) in all.iter().zip(&loud) {
+            prop_assert_eq!(all, loud);
+        }
+        prop_assert_eq!(all.len(), loud.len());
     }
 
     #[test]
@@ -542,6 +573,7 @@ proptest! {
                     driver.now = pass.ends_at;
                     driver.index.apply(&pass.kv_events);
                 }
+                None if driver.wait() => {}
                 None => driver.now.0 += 1,
             }
         }

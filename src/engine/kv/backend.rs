@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::logical::{BlockIdentity, LogicalPool};
 use super::pool::{BlockTable, CopyId, EventStyle, KvPool};
+use super::tiers::TransferId;
 use crate::types::{KvEvent, SequenceHash, StoredBlock};
 
 /// Pool of KV blocks, and which inactive blocks leave it first.
@@ -191,6 +192,53 @@ impl BlockPool {
         match self {
             Self::Native(pool) => pool.release(table),
             Self::Logical(pool) => pool.release(table),
+        }
+    }
+
+    /// Keeps what is evicted from now on for [`Self::take_lost`].
+    pub(crate) fn keep_lost(&mut self) {
+        match self {
+            Self::Native(pool) => pool.keep_lost(),
+            Self::Logical(pool) => pool.keep_lost(),
+        }
+    }
+
+    /// Takes the content that was evicted, in order.
+    pub(crate) fn take_lost(&mut self) -> Vec<BlockIdentity> {
+        match self {
+            Self::Native(pool) => pool.take_lost(),
+            Self::Logical(pool) => pool.take_lost(),
+        }
+    }
+
+    /// A transfer begins to read these cached blocks. Only the native pool keeps a book of that.
+    pub(crate) fn begin_reading(&mut self, id: TransferId, blocks: &[CopyId]) {
+        if let Self::Native(pool) = self {
+            let began = pool.begin_reading(id, blocks);
+            debug_assert!(began, "nobody else reads what is about to be read");
+        }
+    }
+
+    /// Whether a transfer reads a cached block.
+    pub(crate) fn is_read(&self, id: CopyId) -> bool {
+        match self {
+            Self::Native(pool) => pool.is_read(id),
+            Self::Logical(_) => false,
+        }
+    }
+
+    /// A transfer is over.
+    pub(crate) fn end_reading(&mut self, id: TransferId) {
+        if let Self::Native(pool) = self {
+            pool.end_reading(id);
+        }
+    }
+
+    /// The transfers that still read blocks which were taken since the last call.
+    pub(crate) fn take_readers(&mut self) -> Vec<TransferId> {
+        match self {
+            Self::Native(pool) => pool.take_readers(),
+            Self::Logical(_) => Vec::new(),
         }
     }
 

@@ -3,5 +3,6 @@
 pub(crate) mod backend;
 pub(crate) mod logical;
 pub(crate) mod pool;
+mod readers;
 pub(crate) mod run;
 pub(crate) mod tiers;

@@ -13,6 +13,9 @@
 
 use hashbrown::HashTable;
 
+use super::logical::BlockIdentity;
+use super::readers::Readers;
+use super::tiers::TransferId;
 use crate::types::{KvEvent, SequenceHash, StoredBlock};
 
 const NONE: u32 = u32::MAX;
@@ -26,6 +29,8 @@ pub(crate) struct CopyId(pub(super) u32);
 pub(crate) struct BlockTable {
     pub(super) cached: Vec<CopyId>,
     pub(super) private: u32,
+    /// Position and reader of the private blocks whose memory a transfer still reads.
+    readers: Vec<(u32, TransferId)>,
 }
 
 impl BlockTable {
@@ -36,6 +41,17 @@ impl BlockTable {
     /// Length of the cached front part.
     pub(crate) fn cached(&self) -> u32 {
         u32::try_from(self.cached.len()).unwrap_or(u32::MAX)
+    }
+
+    /// The cached block at this position.
+    pub(crate) fn copy(&self, index: u32) -> Option<CopyId> {
+        self.cached.get(index as usize).copied()
+    }
+
+    /// Takes the reader of the private block at `position`.
+    fn take_reader(&mut self, position: u32) -> Option<TransferId> {
+        let index = self.readers.iter().position(|&(at, _)| at == position)?;
+        Some(self.readers.swap_remove(index).1)
     }
 }
 
@@ -75,6 +91,10 @@ pub(crate) struct KvPool {
     newest: u32,
     inactive: u32,
     version: u64,
+    /// Transfers out of this pool, once there was one.
+    readers: Option<Box<Readers>>,
+    /// Evicted content, when asked for.
+    lost: Option<Vec<BlockIdentity>>,
 }
 
 impl KvPool {
@@ -90,7 +110,49 @@ impl KvPool {
             newest: NONE,
             inactive: 0,
             version: 0,
+            readers: None,
+            lost: None,
         }
+    }
+
+    /// Keeps what is evicted from now on for [`Self::take_lost`].
+    pub(crate) fn keep_lost(&mut self) {
+        self.lost = Some(Vec::new());
+    }
+
+    /// Takes the content that was evicted, and of which no copy is left, in order.
+    pub(crate) fn take_lost(&mut self) -> Vec<BlockIdentity> {
+        self.lost.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// A transfer begins to read these cached blocks. `false`: another one still reads some of them.
+    pub(crate) fn begin_reading(&mut self, id: TransferId, blocks: &[CopyId]) -> bool {
+        let unused = self.unused();
+        let readers = self.readers.get_or_insert_with(|| Box::new(Readers::new(unused)));
+        let blocks: Vec<u32> = blocks.iter().map(|&CopyId(at)| at).collect();
+        readers.begin(id, &blocks)
+    }
+
+    /// Whether a transfer reads a cached block.
+    pub(crate) fn is_read(&self, CopyId(at): CopyId) -> bool {
+        self.readers
+            .as_ref()
+            .is_some_and(|readers| readers.of_block(at).is_some())
+    }
+
+    /// A transfer is over.
+    pub(crate) fn end_reading(&mut self, id: TransferId) {
+        if let Some(readers) = &mut self.readers {
+            readers.end(id);
+        }
+    }
+
+    /// The transfers that still read blocks which were taken since the last call.
+    pub(crate) fn take_readers(&mut self) -> Vec<TransferId> {
+        self.readers
+            .as_mut()
+            .map(|readers| readers.take_readers())
+            .unwrap_or_default()
     }
 
     pub(crate) fn capacity(&self) -> u32 {
@@ -153,13 +215,17 @@ impl KvPool {
         }
         self.version += 1;
         self.make_room(blocks, events);
+        if let Some(readers) = &mut self.readers {
+            let first = table.len();
+            readers.take(blocks, |number, reader| table.readers.push((first + number, reader)));
+        }
         self.private += blocks;
         table.private += blocks;
     }
 
     /// Evicts until `blocks` blocks can be taken without another eviction. The caller has checked [`Self::available`].
     pub(crate) fn make_room(&mut self, blocks: u32, events: &mut Vec<KvEvent>) {
-        let unused = self.capacity - self.private - self.existing();
+        let unused = self.unused();
         if blocks > unused {
             self.version += 1;
             self.evict(blocks - unused, events);
@@ -188,6 +254,9 @@ impl KvPool {
             self.copies.push(copy);
             u32::try_from(self.copies.len() - 1).unwrap_or(NONE)
         };
+        if let Some(readers) = &mut self.readers {
+            readers.fill(at, table.take_reader(table.cached()));
+        }
         table.cached.push(CopyId(at));
         let Some(first) = self.lookup(block.block_hash) else {
             let copies = &self.copies;
@@ -206,6 +275,15 @@ impl KvPool {
     /// Gives all blocks of a table back, last to first.
     pub(crate) fn release(&mut self, table: &mut BlockTable) {
         self.version += 1;
+        if let Some(readers) = &mut self.readers {
+            let mut left = table.private;
+            while !table.readers.is_empty() && left > 0 {
+                left -= 1;
+                let reader = table.take_reader(table.cached() + left);
+                readers.put_back(reader, 1);
+            }
+            readers.put_back(None, left);
+        }
         self.private -= std::mem::take(&mut table.private);
         while let Some(CopyId(at)) = table.cached.pop() {
             let copy = &mut self.copies[at as usize];
@@ -246,6 +324,10 @@ impl KvPool {
             .collect()
     }
 
+    fn unused(&self) -> u32 {
+        self.capacity - self.private - self.existing()
+    }
+
     fn existing(&self) -> u32 {
         u32::try_from(self.copies.len() - self.vacant.len()).unwrap_or(u32::MAX)
     }
@@ -256,9 +338,21 @@ impl KvPool {
             let at = self.oldest;
             debug_assert_ne!(at, NONE, "only inactive blocks are evicted");
             self.unlink(at);
-            let hash = self.copies[at as usize].block.block_hash;
+            let copy = &self.copies[at as usize];
+            let hash = copy.block.block_hash;
+            let identity = BlockIdentity {
+                block: copy.block,
+                parent: copy.parent,
+                position: copy.depth,
+            };
             let last = self.forget(at, hash);
             self.vacant.push(at);
+            if let Some(readers) = &mut self.readers {
+                readers.evict(at);
+            }
+            if let Some(lost) = self.lost.as_mut().filter(|_| last) {
+                lost.push(identity);
+            }
             match self.style {
                 EventStyle::EachCopy => events.push(KvEvent::Removed {
                     block_hashes: vec![hash],

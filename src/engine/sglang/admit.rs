@@ -1,5 +1,6 @@
 //! Who computes prompt tokens in the next pass.
 
+use super::super::config::SglangPolicy;
 use super::super::forward::Lengths;
 use super::super::{Admission, Output, Pass, Rejected};
 use super::budget::Budget;
@@ -45,7 +46,7 @@ impl Sglang {
         }
         self.order_waiting();
         let mut budget = self.budget();
-        self.attempt = self.record.is_some().then(|| Attempt {
+        self.attempt = self.listing.schedule.is_some().then(|| Attempt {
             order: self.waiting.iter().map(|&at| self.slots[at].sequence.id).collect(),
             budget: budget.remaining(),
             candidates: Vec::new(),
@@ -101,9 +102,11 @@ impl Sglang {
         let (start, max_new) = (slot.sequence.computed, slot.max_new);
         let rest = slot.sequence.len() - start;
         let chunk = budget.chunk().unwrap_or(i64::MAX);
+        let most = self.leave_room(rest, budget.chunk().unwrap_or(0));
         #[allow(clippy::cast_possible_truncation)]
         let room = chunk.min(budget.total() as i64);
         let room = if room <= 0 { chunk } else { room };
+        let room = most.map_or(room, |most| room.min(most));
         let wanted = rest.min(u32::try_from(room).unwrap_or(u32::MAX));
         // What runs may have outgrown its reserve meanwhile; the chunk then waits until something leaves.
         let obtainable = u32::try_from(self.obtainable()).unwrap_or(u32::MAX) / self.rules.page;
@@ -292,9 +295,16 @@ impl Sglang {
         let rounded = self.rules.ceil(extend);
         match budget.chunk() {
             None if !self.batch.is_empty() && rounded >= budget.input() => Err(Verdict::Other),
+            // Only one prompt can be computed in part.
+            Some(chunk) if rounded > chunk && self.has_part_left() => Err(Verdict::Other),
             Some(chunk) if rounded > chunk => self.cut(chunk),
             _ => Ok(extend),
         }
+    }
+
+    /// Whether `shortest-prefill-first` has put a part of a prompt into the batch, and more of it is left.
+    fn has_part_left(&self) -> bool {
+        self.rules.policy == SglangPolicy::ShortestPrefillFirst && self.batch.iter().any(|part| !part.whole)
     }
 
     /// Dynamo's emulator.

@@ -19,11 +19,16 @@ pub struct RadixCache {
 impl RadixCache {
     /// An empty cache as SGLang 0.5.23 has it; its first event is [`KvEvent::Cleared`].
     pub fn new(policy: RadixEviction) -> Self {
+        Self::with_tail(policy, 0)
+    }
+
+    /// Like [`Self::new`]; with `tlru` the last `tail` pages of a conversation are those that it can do without.
+    pub fn with_tail(policy: RadixEviction, tail: u32) -> Self {
         let mut log = EventLog::new(Identity::Node);
         log.cleared();
         Self {
             policy,
-            tree: Tree::new(policy),
+            tree: Tree::new(policy, tail),
             log,
             whole_leaves: true,
         }
@@ -33,7 +38,7 @@ impl RadixCache {
     pub(super) fn emulated() -> Self {
         Self {
             policy: RadixEviction::Lru,
-            tree: Tree::new(RadixEviction::Lru),
+            tree: Tree::new(RadixEviction::Lru, 0),
             log: EventLog::new(Identity::Owners(hashbrown::HashMap::default())),
             whole_leaves: false,
         }
@@ -112,7 +117,7 @@ impl RadixCache {
 
     /// Drops everything, locked or not.
     pub fn reset(&mut self) {
-        self.tree = Tree::new(self.policy);
+        self.tree = Tree::new(self.policy, self.tree.tail());
         self.log.cleared();
     }
 

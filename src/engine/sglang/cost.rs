@@ -1,10 +1,11 @@
 //! What passes cost, counted in passes that are not quiet and in hashes of pages.
 
 use super::super::config::{EngineConfig, EngineKind};
+use super::super::cost::{quiet_and_loud, request, run};
 use super::super::timing;
 use super::super::{Engine, OutputDetail};
 use super::Sglang;
-use crate::types::{EngineRequest, HashSalt, RequestId, SimTime, StopRule};
+use crate::types::SimTime;
 
 const PAGE: u32 = 16;
 
@@ -17,22 +18,6 @@ fn engine() -> Sglang {
     Sglang::new(&config, timing::build(&config.timing))
 }
 
-fn request(id: u64, family: u32, prompt_len: u32, max_tokens: u32) -> EngineRequest {
-    EngineRequest {
-        id: RequestId(id),
-        key: id,
-        prompt: (0..prompt_len).map(|at| at + 100_000 * family).collect(),
-        stop: StopRule {
-            max_tokens: Some(max_tokens),
-            ignore_eos: true,
-            ..StopRule::default()
-        },
-        planned: None,
-        priority: 0,
-        salt: HashSalt::default(),
-    }
-}
-
 #[test]
 fn decoding_is_quiet_until_somebody_ends() {
     let mut engine = engine();
@@ -42,19 +27,7 @@ fn decoding_is_quiet_until_somebody_ends() {
             .submit(request(id, u32::try_from(id).unwrap(), 20, 500), SimTime::ZERO)
             .unwrap();
     }
-    let mut now = SimTime::ZERO;
-    let (mut quiet, mut loud) = (0, 0);
-    loop {
-        if let Some(end) = engine.step_quiet(now) {
-            now = end;
-            quiet += 1;
-        } else if let Some(pass) = engine.step(now) {
-            now = pass.ends_at;
-            loud += 1;
-        } else {
-            break;
-        }
-    }
+    let (quiet, loud) = quiet_and_loud(&mut engine);
     assert!(loud <= 8, "{loud} passes that change something, {quiet} quiet ones");
     assert!(quiet > 400, "{quiet}");
 }
@@ -67,9 +40,7 @@ fn a_cached_prompt_is_hashed_once_per_page() {
     for id in 1..3 {
         let before = engine.hasher.hashed;
         engine.submit(request(id, 1, pages * PAGE, 1), now).unwrap();
-        while let Some(pass) = engine.step(now) {
-            now = pass.ends_at;
-        }
+        (now, _) = run(&mut engine, now);
         assert!(
             engine.hasher.hashed - before <= u64::from(pages) + 1,
             "{}",

@@ -31,7 +31,7 @@ impl Sglang {
         }
         self.make_room(self.decode_headroom());
         pass.ends_at = now + self.decode_time();
-        if let Some(record) = &mut self.record {
+        if let Some(record) = &mut self.listing.schedule {
             record.extend(self.running.iter().map(|lane| (lane.id, 1)));
         }
         self.mark_last_tokens();
@@ -120,7 +120,7 @@ impl Sglang {
     }
 
     fn emit(&self, pass: &mut Pass) {
-        match self.detail {
+        match self.listing.detail {
             OutputDetail::EveryToken => {
                 for lane in self.running.iter() {
                     self.emit_token(lane, pass);

@@ -8,13 +8,12 @@
 use crate::types::{EngineRequest, RequestId, SimTime};
 
 use super::super::forward::Lengths;
-use super::super::handoff::{HandoffFact, HandoffRefused};
+use super::super::handoff::{Desk, Handoff, HandoffFact, HandoffRefused, Reserves};
 use super::super::{Admission, Engine, Pass, Rejected};
 use super::{Part, Phase, Sglang};
 
-impl Sglang {
-    /// Queues the prefill side of a handoff.
-    pub(super) fn submit_source(&mut self, request: EngineRequest, now: SimTime) -> Result<(), HandoffRefused> {
+impl Handoff for Sglang {
+    fn submit_source(&mut self, request: EngineRequest, now: SimTime) -> Result<(), HandoffRefused> {
         let id = request.id;
         Engine::submit(self, request, now)?;
         if let Some(&at) = self.ids.get(&id) {
@@ -23,8 +22,7 @@ impl Sglang {
         Ok(())
     }
 
-    /// Asks for pages for a prompt whose KV will come from elsewhere.
-    pub(super) fn reserve_destination(&mut self, request: EngineRequest, now: SimTime) -> Result<(), HandoffRefused> {
+    fn reserve_destination(&mut self, request: EngineRequest, now: SimTime) -> Result<(), HandoffRefused> {
         let prompt_len = request.prompt.len();
         if self.rules.pages(prompt_len) > self.rules.pages {
             return Err(HandoffRefused::PromptTooLarge);
@@ -41,8 +39,7 @@ impl Sglang {
         Ok(())
     }
 
-    /// The KV of a reserved destination is there.
-    pub(super) fn activate_destination(&mut self, id: RequestId) -> bool {
+    fn activate_destination(&mut self, id: RequestId) -> bool {
         let Some(&at) = self.ids.get(&id) else { return false };
         if self.slots[at].phase != Phase::Reserved {
             return false;
@@ -67,8 +64,7 @@ impl Sglang {
         true
     }
 
-    /// The KV of a held source is no longer needed.
-    pub(super) fn release_source(&mut self, id: RequestId) -> bool {
+    fn release_source(&mut self, id: RequestId) -> bool {
         let Some(&at) = self.ids.get(&id) else { return false };
         if self.slots[at].phase != Phase::Held {
             return false;
@@ -80,33 +76,16 @@ impl Sglang {
         true
     }
 
-    /// Keeps the pages of a finished source.
-    pub(super) fn hold(&mut self, at: u32) {
-        let slot = &mut self.slots[at];
-        slot.phase = Phase::Held;
-        self.held += 1;
-        self.desk.held(HandoffFact::SourceHeld {
-            id: slot.sequence.id,
-            prompt_tokens: slot.sequence.prompt_len(),
-        });
+    fn take_handoff_facts(&mut self, now: SimTime, facts: &mut Vec<HandoffFact>) {
+        self.take_facts(now, facts);
+    }
+}
+
+impl Reserves for Sglang {
+    fn desk(&mut self) -> &mut Desk {
+        &mut self.desk
     }
 
-    /// Tries the first destination after a command at `now`, unless that came in the middle of a pass.
-    pub(super) fn after_command(&mut self, now: SimTime) {
-        if self.desk.is_between_passes(now) {
-            self.use_pass_end(now);
-            self.reserve_first();
-        }
-    }
-
-    /// Tries the first destination at the end of a pass, once.
-    pub(super) fn use_pass_end(&mut self, now: SimTime) {
-        if self.desk.use_end(now) {
-            self.reserve_first();
-        }
-    }
-
-    /// Sets pages aside for the first destination if they are there or can be freed.
     fn reserve_first(&mut self) {
         let Some(at) = self.desk.first() else { return };
         let found = self.find_prefix(at, 0);
@@ -127,6 +106,19 @@ impl Sglang {
         self.desk.reserved(HandoffFact::DestinationReserved {
             id: slot.sequence.id,
             transferable_prompt_tokens: fresh * self.rules.page,
+        });
+    }
+}
+
+impl Sglang {
+    /// Keeps the pages of a finished source.
+    pub(super) fn hold(&mut self, at: u32) {
+        let slot = &mut self.slots[at];
+        slot.phase = Phase::Held;
+        self.held += 1;
+        self.desk.held(HandoffFact::SourceHeld {
+            id: slot.sequence.id,
+            prompt_tokens: slot.sequence.prompt_len(),
         });
     }
 

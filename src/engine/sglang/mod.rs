@@ -52,12 +52,13 @@ use super::answer::{Answer, Generator};
 use super::calendar::Entry;
 use super::config::{ConfigError, EngineConfig};
 use super::forward::Lengths;
-use super::handoff::{Desk, HandoffFact, HandoffRefused};
+use super::handoff::{Desk, Reserves};
 use super::sequence::{Sequence, SequenceHasher};
 use super::slab::Slab;
 use super::speculation::Acceptance;
 use super::timing::{self, PassClock, PassTiming};
-use super::{Engine, GroupOutcome, Output, OutputDetail, Pass, Rejected};
+use super::totals::count;
+use super::{Engine, GroupOutcome, Listing, Output, Pass, Rejected};
 use contents::Contents;
 use ratio::NewTokenRatio;
 use rules::Rules;
@@ -98,6 +99,12 @@ pub struct Sglang {
     ratio: NewTokenRatio,
     /// Attempts to admit since the start.
     attempts: u64,
+    /// Chances to keep the prefixes of waiting requests fresh.
+    refreshes: u64,
+    /// Prompt tokens computed since the start.
+    computed_tokens: u64,
+    /// Requests queued since the start.
+    arrivals: u64,
     /// Passes until the next attempt.
     prefill_rests: u32,
     /// A group says what its ranks did.
@@ -110,9 +117,7 @@ pub struct Sglang {
     /// Decides which drafts are accepted.
     acceptance: Option<Acceptance>,
     preemptions: u64,
-    detail: OutputDetail,
-    /// Tokens scheduled per request in the last pass, when asked for.
-    record: Option<Vec<(RequestId, u32)>>,
+    listing: Listing,
     attempt: Option<Attempt>,
     /// What stored pages contain, when asked for.
     contents: Option<Contents>,
@@ -149,6 +154,8 @@ struct Slot {
     cached: u32,
     /// Pages that it has inserted before.
     counted: u32,
+    /// Number in the order of coming to the queue, and the prompt tokens that had been computed by then.
+    queued_at: (u64, u64),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -195,7 +202,7 @@ impl Sglang {
         let rules = Rules::new(config);
         let generator = Generator::new(config.token_source, config.seed, config.token_ids).thinking(config.reasoning);
         let mut cache = if rules.is_real() {
-            RadixCache::new(rules.eviction)
+            RadixCache::with_tail(rules.eviction, rules.tail)
         } else {
             RadixCache::emulated()
         };
@@ -220,6 +227,9 @@ impl Sglang {
             full: false,
             ratio: NewTokenRatio::new(rules.conservativeness),
             attempts: 0,
+            refreshes: 0,
+            computed_tokens: 0,
+            arrivals: 0,
             prefill_rests: 0,
             grouped: false,
             desk: Desk::default(),
@@ -230,8 +240,7 @@ impl Sglang {
                 .then(|| config.speculation.as_ref().map(Acceptance::new))
                 .flatten(),
             preemptions: 0,
-            detail: OutputDetail::default(),
-            record: None,
+            listing: Listing::default(),
             attempt: None,
             contents: None,
             batch: Vec::new(),
@@ -371,6 +380,8 @@ impl Sglang {
 
     /// Puts a request into the queue.
     fn enqueue(&mut self, at: u32, first: bool) {
+        self.arrivals += 1;
+        self.slots[at].queued_at = (self.arrivals, self.computed_tokens);
         if first {
             self.waiting.push_front(at);
         } else {
@@ -482,7 +493,6 @@ impl Engine for Sglang {
     }
 
     fn load(&self) -> Load {
-        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let evictable = u32::try_from(self.cache.evictable_pages()).unwrap_or(u32::MAX);
         // The emulator does not tell cached pages from those in use.
         let inactive_blocks = if self.rules.is_real() { evictable } else { 0 };
@@ -531,27 +541,6 @@ impl Engine for Sglang {
         self.withheld
     }
 
-    fn submit_source(&mut self, request: EngineRequest, now: SimTime) -> Result<(), HandoffRefused> {
-        Self::submit_source(self, request, now)
-    }
-
-    fn reserve_destination(&mut self, request: EngineRequest, now: SimTime) -> Result<(), HandoffRefused> {
-        Self::reserve_destination(self, request, now)
-    }
-
-    fn activate_destination(&mut self, id: RequestId) -> bool {
-        Self::activate_destination(self, id)
-    }
-
-    fn release_source(&mut self, id: RequestId) -> bool {
-        Self::release_source(self, id)
-    }
-
-    fn take_handoff_facts(&mut self, now: SimTime, facts: &mut Vec<HandoffFact>) {
-        self.use_pass_end(now);
-        self.desk.take(now, facts);
-    }
-
     fn join_step(&mut self, _step: u64) {
         self.grouped = true;
     }
@@ -560,20 +549,16 @@ impl Engine for Sglang {
         self.end_round(outcome)
     }
 
-    fn set_output_detail(&mut self, detail: OutputDetail) {
-        self.detail = detail;
+    fn listing(&self) -> &Listing {
+        &self.listing
+    }
+
+    fn listing_mut(&mut self) -> &mut Listing {
+        &mut self.listing
     }
 
     fn record_stored(&mut self, on: bool) {
         self.contents = on.then(Contents::default);
-    }
-
-    fn record_schedule(&mut self, on: bool) {
-        self.record = on.then(Vec::new);
-    }
-
-    fn schedule(&self) -> &[(RequestId, u32)] {
-        self.record.as_deref().unwrap_or_default()
     }
 }
 
@@ -595,6 +580,7 @@ impl Sglang {
             node: RadixCache::root(),
             cached: 0,
             counted: 0,
+            queued_at: (0, 0),
             sequence: Sequence::new(request.id, request.prompt, answer, request.priority, now, seed),
             salt: request.salt,
         }
@@ -619,9 +605,7 @@ impl Sglang {
         pass.clear();
         pass.ends_at = now;
         self.attempt = None;
-        if let Some(record) = &mut self.record {
-            record.clear();
-        }
+        self.listing.begin();
         if let Some(at) = self.chunked {
             self.share(at);
         }

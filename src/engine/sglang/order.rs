@@ -12,37 +12,59 @@ use super::super::config::{RadixEviction, SglangPolicy};
 use super::Sglang;
 use super::tree::{Match, NodeId};
 
-/// Above this many waiting requests `lpm` is not worth its matching.
-const LPM_MOST: usize = 128;
+/// Above this many waiting requests `lpm` and `hrrn` are not worth their matching, and no more prefixes are kept fresh.
+const MATCHED_MOST: usize = 128;
 /// Requests with at most so many cached tokens may be put off for an earlier one that starts with as many equal tokens.
 const SHARED_TOKENS: u32 = 32;
-/// Waiting requests whose prefixes are kept fresh, and how often.
-const REFRESHED: usize = 128;
+/// How often prefixes are kept fresh: every so many chances.
 const REFRESH_INTERVAL: u64 = 32;
 
 impl Sglang {
-    /// Sorts the queue for an attempt. O(waiting · path), at most [`LPM_MOST`] for `lpm`; O(1) for `fcfs` but for every
-    /// 32nd attempt.
+    /// Sorts the queue for an attempt. O(waiting · path), with at most [`MATCHED_MOST`] waiting for `lpm` and `hrrn`; O(1)
+    /// for `fcfs` but for every 32nd attempt.
     pub(super) fn order_waiting(&mut self) {
         let attempt = self.attempts;
         self.attempts += 1;
         match self.rules.policy {
-            SglangPolicy::Lpm if self.waiting.len() <= LPM_MOST => self.longest_prefix_first(),
-            SglangPolicy::Lpm => {}
+            SglangPolicy::Lpm if self.waiting.len() <= MATCHED_MOST => self.longest_prefix_first(),
+            SglangPolicy::Hrrn if self.waiting.len() <= MATCHED_MOST => self.highest_response_ratio_first(),
+            SglangPolicy::Lpm | SglangPolicy::Hrrn | SglangPolicy::Fcfs => self.refresh(),
+            SglangPolicy::ShortestPrefillFirst => self.shortest_prefill_first(),
             SglangPolicy::DfsWeight => self.depth_first(),
-            SglangPolicy::Fcfs => self.refresh(attempt),
             SglangPolicy::Lof => {
-                self.refresh(attempt);
+                self.refresh();
                 let slots = &self.slots;
                 let queue = self.waiting.make_contiguous();
                 queue.sort_by_key(|&at| Reverse(slots[at].max_new));
             }
             SglangPolicy::Random => {
+                self.refresh();
                 let (slots, seed) = (&self.slots, self.seed ^ attempt);
                 let queue = self.waiting.make_contiguous();
                 queue.sort_by_key(|&at| xxh3_64_with_seed(&slots[at].sequence.id.0.to_le_bytes(), seed));
             }
         }
+    }
+
+    /// Most tokens that `shortest-prefill-first` lets the prompt that is computed in part have of `budget` tokens, so that
+    /// shorter ones fit beside it; `None`: all.
+    pub(super) fn leave_room(&mut self, rest: u32, budget: i64) -> Option<i64> {
+        let page = i64::from(self.rules.page);
+        if self.rules.policy != SglangPolicy::ShortestPrefillFirst || budget < 2 * page {
+            return None;
+        }
+        let mut reserved = 0;
+        for index in 0..self.waiting.len() {
+            let at = self.waiting[index];
+            let cached = self.peek_prefix(at, 1);
+            let work = self.work(at, cached);
+            let charge = self.rules.ceil(work);
+            if work >= rest || reserved + charge > budget - page {
+                break;
+            }
+            reserved += charge;
+        }
+        (reserved > 0).then(|| (budget - reserved) / page * page)
     }
 
     /// The cached prefix of a request, of which at least `kept` tokens are left to compute. Finding it refreshes it.
@@ -71,8 +93,9 @@ impl Sglang {
         most
     }
 
-    fn longest_prefix_first(&mut self) {
-        let mut keys: HashMap<u32, (bool, Reverse<u32>), FxBuildHasher> = HashMap::default();
+    /// Of each waiting request, how much is cached, and whether it is put off for an earlier one that starts alike.
+    fn prefixes(&mut self) -> HashMap<u32, (bool, u32), FxBuildHasher> {
+        let mut prefixes = HashMap::default();
         let mut seen = HashSet::<u64, FxBuildHasher>::default();
         // The emulator sorts by all that is cached, also where it will compute the last token again.
         let kept = u32::from(self.rules.is_real());
@@ -84,11 +107,56 @@ impl Sglang {
                 self.peek_prefix(at, kept)
             };
             let put_off = cached <= SHARED_TOKENS && self.start_hash(at).is_some_and(|hash| !seen.insert(hash));
+            prefixes.insert(at, (put_off, cached));
+        }
+        prefixes
+    }
+
+    fn longest_prefix_first(&mut self) {
+        let prefixes = self.prefixes();
+        let real = self.rules.is_real();
+        self.waiting.make_contiguous().sort_by_key(|at| {
+            let &(put_off, cached) = prefixes.get(at)?;
             // SGLang leaves those it puts off in their order.
-            let by = if put_off && self.rules.is_real() { 0 } else { cached };
-            keys.insert(at, (put_off, Reverse(by)));
+            Some((put_off, Reverse(if put_off && real { 0 } else { cached })))
+        });
+    }
+
+    /// What a request waited for, counted in prompt tokens computed meanwhile, in proportion to what it will compute: the
+    /// longest wait first, before it those that have nothing to compute.
+    fn highest_response_ratio_first(&mut self) {
+        let prefixes = self.prefixes();
+        let (slots, computed) = (&self.slots, self.computed_tokens);
+        let key = |at: &u32| {
+            let slot = &slots[*at];
+            let (put_off, cached) = prefixes.get(at).copied().unwrap_or_default();
+            let uncached = u64::from(slot.sequence.prompt_len().saturating_sub(cached));
+            (put_off, computed - slot.queued_at.1, uncached, slot.sequence.id)
+        };
+        self.waiting.make_contiguous().sort_by(|a, b| {
+            let (a, b) = (key(a), key(b));
+            let by_ratio = match (a.2, b.2) {
+                _ if a.0 || b.0 => a.0.cmp(&b.0),
+                (0, _) | (_, 0) => (a.2 > 0).cmp(&(b.2 > 0)),
+                // waited / uncached, without a division
+                _ => (u128::from(b.1) * u128::from(a.2)).cmp(&(u128::from(a.1) * u128::from(b.2))),
+            };
+            by_ratio.then(a.3.0.cmp(&b.3.0))
+        });
+    }
+
+    fn shortest_prefill_first(&mut self) {
+        let prefixes = self.prefixes();
+        let mut keys: HashMap<u32, (bool, u32, u64), FxBuildHasher> = HashMap::default();
+        for (&at, &(put_off, cached)) in &prefixes {
+            keys.insert(at, (put_off, self.work(at, cached), self.slots[at].queued_at.0));
         }
         self.waiting.make_contiguous().sort_by_key(|at| keys.get(at).copied());
+    }
+
+    /// Tokens that a request will compute when `cached` are there, at least 1.
+    fn work(&self, at: u32, cached: u32) -> u32 {
+        self.slots[at].sequence.len().saturating_sub(cached).max(1)
     }
 
     /// Hash of the tokens that make two requests share a start; `None`: too short.
@@ -128,13 +196,102 @@ impl Sglang {
     }
 
     /// Keeps what waits for a prefix from being evicted by what came later.
-    fn refresh(&mut self, attempt: u64) {
+    fn refresh(&mut self) {
         let wanted = self.rules.is_real() && self.rules.prefix_caching && self.rules.eviction == RadixEviction::Lru;
-        if !wanted || !attempt.is_multiple_of(REFRESH_INTERVAL) {
+        if !wanted || self.waiting.is_empty() {
             return;
         }
-        for index in (0..self.waiting.len().min(REFRESHED)).rev() {
+        let chance = self.refreshes;
+        self.refreshes += 1;
+        if !chance.is_multiple_of(REFRESH_INTERVAL) {
+            return;
+        }
+        for index in (0..self.waiting.len().min(MATCHED_MOST)).rev() {
             self.find_prefix(self.waiting[index], 1);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::Engine;
+    use super::super::super::config::{EngineConfig, EngineKind, SglangConfig};
+    use super::*;
+    use crate::types::{EngineRequest, HashSalt, RequestId, SimTime, StopRule};
+
+    /// An engine in which requests 0, 1, 2 ... with prompts of these lengths wait.
+    fn waiting(policy: SglangPolicy, lengths: &[u32]) -> Sglang {
+        let config = EngineConfig {
+            kind: EngineKind::Sglang,
+            block_size: 4,
+            sglang: SglangConfig {
+                schedule_policy: policy,
+                chunked_prefill_size: Some(64),
+                ..SglangConfig::default()
+            },
+            ..EngineConfig::default()
+        };
+        let mut engine = Sglang::from_config(&config).unwrap();
+        for (id, &length) in (0..).zip(lengths) {
+            let first = 1000 * u32::try_from(id).unwrap();
+            let request = EngineRequest {
+                id: RequestId(id),
+                key: id,
+                prompt: (first..first + length).collect(),
+                stop: StopRule {
+                    max_tokens: Some(5),
+                    ..StopRule::default()
+                },
+                planned: None,
+                priority: 0,
+                salt: HashSalt::default(),
+            };
+            engine.submit(request, SimTime::ZERO).unwrap();
+        }
+        engine
+    }
+
+    fn order(engine: &mut Sglang) -> Vec<u64> {
+        engine.order_waiting();
+        engine
+            .waiting
+            .iter()
+            .map(|&at| engine.slots[at].sequence.id.0)
+            .collect()
+    }
+
+    #[test]
+    fn the_highest_response_ratio_is_the_longest_wait_per_token_to_compute() {
+        let mut engine = waiting(SglangPolicy::Hrrn, &[100, 10, 50]);
+        assert_eq!(order(&mut engine), [0, 1, 2], "nobody has waited yet");
+        engine.computed_tokens = 600;
+        for (at, since) in [(0, 0), (1, 500), (2, 550)] {
+            engine.slots[at].queued_at.1 = since;
+        }
+        // 600 / 100, 100 / 10 and 50 / 50.
+        assert_eq!(order(&mut engine), [1, 0, 2]);
+    }
+
+    #[test]
+    fn the_shortest_prefill_comes_first_and_of_equals_the_one_that_came_first() {
+        let mut engine = waiting(SglangPolicy::ShortestPrefillFirst, &[40, 8, 40, 12]);
+        assert_eq!(order(&mut engine), [1, 3, 0, 2]);
+    }
+
+    #[test]
+    fn a_long_prompt_leaves_room_for_shorter_ones_in_whole_pages() {
+        let mut engine = waiting(SglangPolicy::ShortestPrefillFirst, &[9, 14, 70]);
+        order(&mut engine);
+        // 12 and 16 tokens in pages of 4 for the short ones.
+        assert_eq!(engine.leave_room(100, 64), Some(36));
+        assert_eq!(engine.leave_room(10, 64), Some(52), "the second is no shorter");
+        assert_eq!(engine.leave_room(100, 16), Some(4));
+        assert_eq!(engine.leave_room(5, 64), None);
+        assert_eq!(
+            engine.leave_room(100, 4),
+            None,
+            "a page for the long one, and one for others"
+        );
+        assert_eq!(waiting(SglangPolicy::Fcfs, &[9]).leave_room(100, 64), None);
     }
 }

@@ -33,12 +33,13 @@ impl Sglang {
                 pass.forward.prefill.add(slot.sequence.prompt_len());
                 pass.forward.prefill_kv_tokens += u64::from(part.start);
             }
-            if let Some(record) = &mut self.record {
+            if let Some(record) = &mut self.listing.schedule {
                 record.push((slot.sequence.id, part.take));
             }
         }
         pass.ends_at = now + self.clock.prefill(requests, isl, prefix);
         pass.forward.prefill_tokens = tokens;
+        self.computed_tokens += tokens;
         if self.rules.is_real() {
             for part in &batch {
                 self.end_part(*part, pass);
@@ -159,7 +160,7 @@ impl Sglang {
         let sequence = &mut self.slots[at].sequence;
         let index = sequence.generated;
         // A request that was retracted has had its first token before.
-        if last || index == 0 || self.detail == OutputDetail::EveryToken {
+        if last || index == 0 || self.listing.detail == OutputDetail::EveryToken {
             pass.outputs.push(Output::Token {
                 id: sequence.id,
                 token: sequence.answer.token(self.generator, index),

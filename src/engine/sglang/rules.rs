@@ -30,6 +30,8 @@ pub(super) struct Rules {
     pub(super) publishes: bool,
     pub(super) policy: SglangPolicy,
     pub(super) eviction: RadixEviction,
+    /// `tlru`: pages at the end of a conversation that may be computed again.
+    pub(super) tail: u32,
     /// How much of the outputs still to come an admission sets aside at first.
     pub(super) conservativeness: f64,
     /// Drafted tokens per decode step.
@@ -46,7 +48,12 @@ impl Rules {
         // Dynamo 1.4.2 reuses prefixes in any case.
         let prefix_caching = config.enable_prefix_caching || (!real && config.semantics == Semantics::V1_4_2);
         // Without a prefix cache there is nothing to sort by.
-        let by_cache = matches!(sglang.schedule_policy, SglangPolicy::Lpm | SglangPolicy::DfsWeight);
+        let by_cache = match sglang.schedule_policy {
+            SglangPolicy::Lpm | SglangPolicy::DfsWeight | SglangPolicy::Hrrn | SglangPolicy::ShortestPrefillFirst => {
+                true
+            }
+            SglangPolicy::Fcfs | SglangPolicy::Lof | SglangPolicy::Random => false,
+        };
         let policy = if by_cache && !prefix_caching {
             SglangPolicy::Fcfs
         } else {
@@ -86,6 +93,7 @@ impl Rules {
             } else {
                 RadixEviction::Lru
             },
+            tail: sglang.tlru_threshold.saturating_sub(sglang.tlru_next_prompt_estimate) / config.block_size,
             prefill_interval: sglang.prefill_decode_interval,
             max_model_len: config.max_model_len,
         }

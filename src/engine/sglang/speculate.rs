@@ -55,7 +55,7 @@ impl Sglang {
         for index in first..first + lane.burst {
             let last = index + 1 == first + lane.burst;
             let milestone = (lane.first && index == first) || (last && lane.finish.is_some());
-            if self.detail == OutputDetail::Milestones && !milestone {
+            if self.listing.detail == OutputDetail::Milestones && !milestone {
                 continue;
             }
             pass.outputs.push(Output::Token {

@@ -50,6 +50,10 @@ struct Node {
     hits: u32,
     priority: i32,
     locks: u32,
+    /// Pages before it.
+    start: u32,
+    /// Pages up to the furthest end that was ever below it, or its own.
+    reached: u32,
 }
 
 /// An edge on the way down.
@@ -74,6 +78,8 @@ pub struct Insert {
 #[derive(Debug)]
 pub(super) struct Tree {
     policy: RadixEviction,
+    /// `tlru`: pages at the end of a conversation that may be computed again.
+    tail: u32,
     nodes: Slab<Node>,
     /// Nodes by their first page.
     edges: HashMap<SequenceHash, u32, FxBuildHasher>,
@@ -88,7 +94,8 @@ pub(super) struct Tree {
 const ROOT: u32 = 0;
 
 impl Tree {
-    pub(super) fn new(policy: RadixEviction) -> Self {
+    /// `tail` is only of `tlru`: pages at the end of a conversation that may be computed again.
+    pub(super) fn new(policy: RadixEviction, tail: u32) -> Self {
         let mut nodes = Slab::new();
         nodes.insert(Node {
             parent: ROOT,
@@ -100,9 +107,12 @@ impl Tree {
             hits: 0,
             priority: 0,
             locks: 0,
+            start: 0,
+            reached: 0,
         });
         Self {
             policy,
+            tail,
             nodes,
             edges: HashMap::default(),
             candidates: BTreeSet::new(),
@@ -110,6 +120,10 @@ impl Tree {
             evictable: 0,
             protected: 0,
         }
+    }
+
+    pub(super) fn tail(&self) -> u32 {
+        self.tail
     }
 
     pub(super) const fn root() -> NodeId {
@@ -150,6 +164,10 @@ impl Tree {
     fn add_leaf(&mut self, parent: u32, pages: &[StoredBlock], priority: i32) -> u32 {
         self.unlist(parent);
         let now = self.tick();
+        let above = &self.nodes[parent];
+        let length = |pages: &[StoredBlock]| u32::try_from(pages.len()).unwrap_or(u32::MAX);
+        let start = above.start + length(&above.pages);
+        let reached = start + length(pages);
         let at = self.nodes.insert(Node {
             parent,
             pages: pages.to_vec(),
@@ -160,8 +178,15 @@ impl Tree {
             hits: 1,
             priority,
             locks: 0,
+            start,
+            reached,
         });
         self.nodes[parent].children.insert(now, at);
+        let mut above = parent;
+        while self.nodes[above].reached < reached {
+            self.nodes[above].reached = reached;
+            above = self.nodes[above].parent;
+        }
         self.edges.extend(pages.first().map(|page| (page.block_hash, at)));
         self.evictable += pages.len() as u64;
         self.list(at);
@@ -431,7 +456,10 @@ impl Tree {
             hits: lower.hits,
             priority: lower.priority,
             locks: lower.locks,
+            start: lower.start,
+            reached: lower.reached,
         };
+        lower.start += u32::try_from(pages).unwrap_or(u32::MAX);
         let upper = self.nodes.insert(upper);
         self.nodes[at].parent = upper;
         self.nodes[parent].children.insert(position, upper);
@@ -459,6 +487,8 @@ impl Tree {
             RadixEviction::Fifo => (0, node.created),
             RadixEviction::Filo => (0, u64::MAX - node.created),
             RadixEviction::Priority => (i64::from(node.priority), oldest),
+            // What the conversation can do without goes first.
+            RadixEviction::Tlru => (i64::from(node.reached - node.start > self.tail), oldest),
         }
     }
 
@@ -504,7 +534,7 @@ mod tests {
 
     #[test]
     fn a_limit_trims_the_end_of_a_leaf_and_keeps_it_a_candidate() {
-        let mut tree = Tree::new(RadixEviction::Lru);
+        let mut tree = Tree::new(RadixEviction::Lru, 0);
         let pages = key(&[1, 2, 3, 4, 5]);
         tree.insert(&pages, Insert::default());
         let mut gone = Vec::new();
@@ -519,7 +549,7 @@ mod tests {
 
     #[test]
     fn children_come_before_their_parents_and_the_heavier_ones_first() {
-        let mut tree = Tree::new(RadixEviction::Lru);
+        let mut tree = Tree::new(RadixEviction::Lru, 0);
         let mut end = |tokens: &[u32]| tree.insert(&key(tokens), Insert::default()).node;
         let (left, right) = (end(&[1, 2, 3]), end(&[1, 2, 4]));
         let alone = end(&[9]);
@@ -534,8 +564,32 @@ mod tests {
     }
 
     #[test]
+    fn the_tails_of_conversations_go_before_older_heads() {
+        let mut tree = Tree::new(RadixEviction::Tlru, 2);
+        let mut add = |tokens: &[u32]| drop(tree.insert(&key(tokens), Insert::default()));
+        add(&[1, 2, 3]);
+        add(&[1, 2, 3, 4, 5]);
+        add(&[7, 8]);
+        add(&[9]);
+        tree.find(&key(&[7, 8]));
+        let mut gone = Vec::new();
+        while tree.evict_one(None, |freed| gone.push(freed[0])).is_some() {}
+        let first = |tokens: &[u32], index: usize| key(tokens)[index];
+        // The last two tokens of the first conversation, then the short ones by age; its head was not to be lost.
+        assert_eq!(
+            gone,
+            [
+                first(&[1, 2, 3, 4, 5], 3),
+                first(&[9], 0),
+                first(&[7, 8], 0),
+                first(&[1], 0)
+            ]
+        );
+    }
+
+    #[test]
     fn a_request_counts_as_one_use_of_what_it_inserts_again() {
-        let mut tree = Tree::new(RadixEviction::Lfu);
+        let mut tree = Tree::new(RadixEviction::Lfu, 0);
         tree.insert(&key(&[1, 2]), Insert::default());
         tree.insert(
             &key(&[1, 2, 3]),

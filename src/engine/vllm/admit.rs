@@ -1,21 +1,36 @@
 //! Second half of a pass: requests from the waiting queue, in order, until one does not fit.
 
-use super::super::{Admission, Output, Pass};
+use super::super::{Admission, Output, Pass, Rejected};
+use super::lower::{Load, Look};
 use super::schedule::position;
 use super::{Phase, Vllm, Work};
 
+/// What became of the head of the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Head {
+    Admitted,
+    /// It waits aside, and the next one is tried.
+    Aside,
+    /// It waits, and all behind it.
+    Waits,
+}
+
 impl Vllm {
-    /// Admits what budget, slots and blocks allow. Nothing behind a request that has to wait is tried.
+    /// Admits what budget, slots and blocks allow. Nothing behind a request that has to wait for memory is tried.
     pub(super) fn admit(&mut self, work: &mut Work, pass: &mut Pass) {
         while self.lanes.len() < self.rules.max_num_seqs
-            && self.blocked_at != Some(self.pool.version())
-            && let Some(at) = self.waiting.head()
+            && self.blocked_at != Some(self.version())
+            && let Some(at) = self.head()
         {
-            if self.reject(at) {
-                continue;
-            }
             let used = work.visited_tokens + position(self.lanes.len()) - work.visited_lanes;
             let left = u32::try_from((work.budget - used).max(0)).unwrap_or(u32::MAX);
+            if left == 0 && self.tiers.is_some() {
+                // A look below the GPU counts as use of what is found there.
+                break;
+            }
+            if self.reject(at, work) {
+                continue;
+            }
             if self.slots[at].resident {
                 self.admit_resident(at, work, pass);
                 if left == 0 {
@@ -29,14 +44,26 @@ impl Vllm {
             }
             // Without budget the reference emulator still admits one request with nothing to compute.
             let tried = left > 0 || !self.rules.real;
-            if !(tried && self.admit_head(at, left, work, pass) && left > 0) {
-                break;
+            match tried.then(|| self.admit_head(at, left, work, pass)) {
+                Some(Head::Admitted) if left > 0 => {}
+                Some(Head::Aside) => {}
+                Some(Head::Admitted | Head::Waits) | None => break,
             }
         }
     }
 
+    /// The next request to be tried: one that waited for blocks from below the GPU, else the head of the queue.
+    fn head(&self) -> Option<u32> {
+        self.below.parked.head().or_else(|| self.waiting.head())
+    }
+
+    /// Changes whenever the head of the queue might fare differently.
+    pub(super) fn version(&self) -> u64 {
+        self.pool.version() + self.tiers.as_ref().map_or(0, |tiers| tiers.version())
+    }
+
     /// Drops a new request that can never fit.
-    fn reject(&mut self, at: u32) -> bool {
+    fn reject(&mut self, at: u32, work: &Work) -> bool {
         let slot = &self.slots[at];
         if slot.admitted_before || self.rules.real {
             return false;
@@ -44,7 +71,11 @@ impl Vllm {
         let Err(reason) = self.rules.fits(slot.sequence.prompt_len()) else {
             return false;
         };
-        let id = slot.sequence.id;
+        if matches!(reason, Rejected::PoolTooSmall { .. }) && self.look_below(at, work.now) == Look::Wait {
+            self.park(at);
+            return true;
+        }
+        let id = self.slots[at].sequence.id;
         self.unqueue(at);
         self.slots.remove(at);
         self.ids.remove(&id);
@@ -53,30 +84,45 @@ impl Vllm {
     }
 
     /// Admits the head of the queue with its first chunk, or finds that it has to wait.
-    fn admit_head(&mut self, at: u32, budget: u32, work: &mut Work, pass: &mut Pass) -> bool {
-        let referenced = self.find_prefix(at);
+    fn admit_head(&mut self, at: u32, budget: u32, work: &mut Work, pass: &mut Pass) -> Head {
+        let look = self.look_below(at, work.now);
+        if look == Look::Wait {
+            self.park(at);
+            return Head::Aside;
+        }
+        let here = self.slots[at].lower.load != Load::Nothing;
+        let (hits, referenced) = match look {
+            _ if here => {
+                let blocks = self.slots[at].sequence.table.len();
+                (blocks, blocks)
+            }
+            // Found by the look.
+            Look::Copy(_) => (self.hits(), self.referenced()),
+            Look::Try | Look::Wait => {
+                let referenced = self.find_prefix(at);
+                (self.hits(), referenced)
+            }
+        };
         let sequence = &self.slots[at].sequence;
-        let hits = u32::try_from(self.scratch.hits.len()).unwrap_or(u32::MAX);
         let len = sequence.len();
-        let lower = self.find_lower(at, self.most_cached(at));
-        let sequence = &self.slots[at].sequence;
-        let cached = (hits + lower) * self.rules.block_size;
+        let cached = hits.min(self.most_cached(at)) * self.rules.block_size;
         let whole = if self.rules.real {
             len
         } else {
             sequence.prompt_len().max(cached)
         };
-        if !self.rules.chunked_prefill && whole - cached > budget {
-            return false;
+        let copies = matches!(look, Look::Copy(_));
+        if !self.rules.chunked_prefill && whole - cached > budget && !copies {
+            return Head::Waits;
         }
         if cached < len && budget == 0 {
-            return false;
+            return Head::Waits;
         }
         let end = cached + self.chunk(len - cached, budget);
         let longest = sequence.prompt_len() + sequence.answer.end().0;
         let extent = match &self.rules {
             rules if rules.to_completion => longest,
-            rules if rules.reserve_full_isl => len,
+            rules if rules.reserve_full_isl || copies => len,
             _ => end,
         };
         let kept_free = if self.lanes.is_empty() {
@@ -84,18 +130,30 @@ impl Vllm {
         } else {
             self.rules.watermark_blocks
         };
-        if self.rules.blocks(extent) - referenced + kept_free + self.promised > self.pool.available() {
-            self.blocked_at = Some(self.pool.version());
-            return false;
+        let spoken_for = if copies { self.spoken_for() } else { 0 };
+        let needed = self.rules.blocks(extent).saturating_sub(referenced) + kept_free + self.promised;
+        if needed + spoken_for > self.pool.available() {
+            self.blocked_at = Some(self.version());
+            return Head::Waits;
+        }
+        if let Look::Copy(blocks) = look {
+            if !self.copy_up(at, blocks, work.now, pass) {
+                self.blocked_at = Some(self.version());
+                return Head::Waits;
+            }
+            self.park(at);
+            return Head::Aside;
         }
         if work.defers_prefills && len - cached > 1 {
-            return false;
+            return Head::Waits;
         }
-        self.read_lower(work);
+        self.note_admission(at, cached);
         self.enter(at, cached, pass);
-        let fresh = self.rules.blocks(end) - hits;
-        let table = &mut self.slots[at].sequence.table;
-        self.pool.adopt(table, &self.scratch.hits);
+        let fresh = self.rules.blocks(end).saturating_sub(hits);
+        if !here {
+            let table = &mut self.slots[at].sequence.table;
+            self.pool.adopt(table, &self.scratch.hits);
+        }
         if self.rules.to_completion {
             self.slots[at].set_aside = self.rules.blocks(longest);
             self.promised += self.rules.blocks(longest) - hits;
@@ -106,7 +164,12 @@ impl Vllm {
         if end == len {
             self.reach_end(at, len);
         }
-        true
+        Head::Admitted
+    }
+
+    /// Blocks in `scratch.hits`.
+    fn hits(&self) -> u32 {
+        u32::try_from(self.scratch.hits.len()).unwrap_or(u32::MAX)
     }
 
     /// Admits a request whose prompt KV is in its blocks: nothing is computed before its first decode step.
@@ -152,23 +215,28 @@ impl Vllm {
     }
 
     /// Fills `scratch.hits` with the leading cached blocks, at most `most`; returns how many of them are in use.
-    fn find_cached(&mut self, at: u32, most: u32) -> u32 {
-        let hits = &mut self.scratch.hits;
-        hits.clear();
+    pub(super) fn find_cached(&mut self, at: u32, most: u32) -> u32 {
+        self.scratch.hits.clear();
         let sequence = &mut self.slots[at].sequence;
-        let mut referenced = 0;
-        let mut leading = true;
         for index in 0..most {
             let block = self.hasher.block(sequence, index);
             let Some(copy) = self.pool.lookup(block.block_hash) else {
                 break;
             };
-            hits.push(copy);
-            let in_use = self.pool.is_referenced(copy);
-            leading &= in_use;
-            referenced += u32::from(if self.rules.real { in_use } else { leading });
+            self.scratch.hits.push(copy);
         }
-        referenced
+        self.referenced()
+    }
+
+    /// How many of `scratch.hits` are in use: only leading ones count for the reference emulator.
+    fn referenced(&self) -> u32 {
+        let mut in_use = self.scratch.hits.iter().map(|&copy| self.pool.is_referenced(copy));
+        let count = if self.rules.real {
+            in_use.filter(|&in_use| in_use).count()
+        } else {
+            in_use.position(|in_use| !in_use).unwrap_or(self.scratch.hits.len())
+        };
+        u32::try_from(count).unwrap_or(u32::MAX)
     }
 
     /// Moves the head of the queue to the end of the running list.

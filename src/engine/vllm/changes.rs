@@ -8,7 +8,7 @@ impl Vllm {
     /// Books the events since the last call, all caused by the request at `at`. The pool can have named its blocks at any
     /// moment between their being taken and their being full, so contents are looked up after the fact.
     pub(super) fn note_changes(&mut self, at: u32, pass: &mut Pass) {
-        if self.record_stored {
+        if self.listing.stored {
             let news = pass.cache_changes.len();
             for event in &pass.kv_events[news..] {
                 if let KvEvent::Stored { blocks, .. } = event {

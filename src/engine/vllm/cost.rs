@@ -1,10 +1,11 @@
 //! What passes cost, counted in visits of the scheduler to single requests.
 
-use super::super::config::EngineConfig;
+use super::super::config::{EngineConfig, TierBandwidth, TierConfig, Writes};
+use super::super::cost::{self, quiet_and_loud, run};
 use super::super::timing;
 use super::super::{Engine, OutputDetail};
 use super::Vllm;
-use crate::types::{EngineRequest, HashSalt, RequestId, SimTime, StopRule};
+use crate::types::{EngineRequest, RequestId, SimTime};
 
 const BLOCK: u32 = 64;
 
@@ -16,21 +17,9 @@ fn engine() -> Vllm {
     Vllm::new(&config, timing::build(&config.timing))
 }
 
+/// A request of a family of its own.
 fn request(id: u64, prompt_len: u32, max_tokens: u32) -> EngineRequest {
-    EngineRequest {
-        id: RequestId(id),
-        key: id,
-        prompt: (0..prompt_len)
-            .map(|at| at + 100_000 * u32::try_from(id).unwrap())
-            .collect(),
-        stop: StopRule {
-            max_tokens: Some(max_tokens),
-            ..StopRule::default()
-        },
-        planned: None,
-        priority: 0,
-        salt: HashSalt::default(),
-    }
+    cost::request(id, u32::try_from(id).unwrap(), prompt_len, max_tokens)
 }
 
 #[test]
@@ -43,10 +32,7 @@ fn a_decoding_request_is_visited_twice_per_block_however_many_tokens_it_gets() {
             .submit(request(u64::from(id), 20 + id % 40, blocks * BLOCK), SimTime::ZERO)
             .unwrap();
     }
-    let mut now = SimTime::ZERO;
-    while let Some(pass) = engine.step(now) {
-        now = pass.ends_at;
-    }
+    run(&mut engine, SimTime::ZERO);
     let most = u64::from(requests * (2 * blocks + 2));
     assert!(
         engine.visits <= most,
@@ -61,19 +47,7 @@ fn passes_between_block_boundaries_are_quiet() {
     let blocks = 10;
     let mut engine = engine();
     engine.submit(request(1, 30, blocks * BLOCK), SimTime::ZERO).unwrap();
-    let mut now = SimTime::ZERO;
-    let (mut quiet, mut loud) = (0, 0);
-    loop {
-        if let Some(end) = engine.step_quiet(now) {
-            now = end;
-            quiet += 1;
-        } else if let Some(pass) = engine.step(now) {
-            now = pass.ends_at;
-            loud += 1;
-        } else {
-            break;
-        }
-    }
+    let (quiet, loud) = quiet_and_loud(&mut engine);
     assert_eq!(quiet + loud, blocks * BLOCK);
     assert!(loud <= 2 * blocks + 2, "{loud} passes that change something");
 }
@@ -95,10 +69,60 @@ fn a_request_that_does_not_fit_is_not_tried_again_until_something_changes() {
             .step_quiet(now)
             .expect("a blocked queue does not make a pass loud");
     }
-    while let Some(pass) = engine.step(now) {
-        now = pass.ends_at;
-    }
+    run(&mut engine, now);
     assert_eq!(engine.load().waiting, 0, "both ran");
+}
+
+/// With host memory of 4096 blocks below.
+fn engine_with_host() -> Vllm {
+    let config = EngineConfig {
+        block_size: BLOCK,
+        num_gpu_blocks: 64,
+        max_num_batched_tokens: None,
+        tiers: Some(TierConfig {
+            writes: Writes::Through,
+            host_blocks: 4096,
+            disk_blocks: 0,
+            storage: false,
+            bytes_per_token: 1000,
+            bandwidth: TierBandwidth::default(),
+            host_latency_ms: 0.0,
+            disk_latency_ms: 0.0,
+        }),
+        ..EngineConfig::default()
+    };
+    Vllm::new(&config, timing::build(&config.timing))
+}
+
+#[test]
+fn memory_below_the_gpu_makes_no_decoding_pass_loud() {
+    let blocks = 10;
+    let mut engine = engine_with_host();
+    engine
+        .submit(request(1, 30 * BLOCK, blocks * BLOCK), SimTime::ZERO)
+        .unwrap();
+    let (quiet, loud) = quiet_and_loud(&mut engine);
+    assert!(quiet > 0);
+    // One pass more than without: the one in which the prompt's copy is done.
+    assert!(loud <= 2 * blocks + 3, "{loud} passes that change something");
+}
+
+#[test]
+fn a_prompt_that_is_copied_back_is_hashed_once() {
+    let mut engine = engine_with_host();
+    let mut now = SimTime::ZERO;
+    for id in [1, 2, 1] {
+        let before = engine.hasher.hashed;
+        engine.submit(request(id, 40 * BLOCK, 1), now).unwrap();
+        while let Some(wake) = {
+            (now, _) = run(&mut engine, now);
+            engine.wakes_at()
+        } {
+            now = now.max(wake);
+        }
+        assert!(engine.hasher.hashed - before <= 40, "{}", engine.hasher.hashed - before);
+    }
+    assert_eq!(engine.load().waiting, 0);
 }
 
 #[test]
@@ -126,12 +150,7 @@ fn a_block_is_hashed_once_in_a_requests_life_however_often_it_is_preempted() {
             .submit(request(id, prompt_blocks * BLOCK, answer_blocks * BLOCK), SimTime::ZERO)
             .unwrap();
     }
-    let mut now = SimTime::ZERO;
-    let mut preempted = 0;
-    while let Some(pass) = engine.step(now) {
-        now = pass.ends_at;
-        preempted += pass.preempted.len();
-    }
+    let (_, preempted) = run(&mut engine, SimTime::ZERO);
     assert!(preempted > 0, "the pool is too small for all four at their ends");
     let most = u64::from(4 * (prompt_blocks + answer_blocks));
     assert!(

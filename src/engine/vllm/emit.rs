@@ -49,11 +49,11 @@ impl Vllm {
             self.speculate(work, pass);
             batch = self.decode_batch(work);
         }
-        let reads = work.starts_at.since(now);
+        self.use_taken(now);
+        let reads = self.starts_at(work).since(now);
         pass.ends_at = self
             .clock
             .end(now, reads + span + self.decode_time(&batch, active_blocks));
-        self.write_lower(pass);
         *pass.forward = Forward {
             prefill: prefill.lengths,
             prefill_tokens: prefill.tokens,
@@ -62,7 +62,7 @@ impl Vllm {
             queued_prefill: self.queued_prefill,
             queued_decode: self.queued_decode,
         };
-        match self.detail {
+        match self.listing.detail {
             OutputDetail::EveryToken => self.emit_all(pass),
             OutputDetail::Milestones => self.emit_milestones(pass),
         }
@@ -71,6 +71,7 @@ impl Vllm {
         if self.rules.speculates {
             self.settle_bursts();
         }
+        self.close_lower(pass.ends_at, pass);
         if !self.unheard.kv_events.is_empty() {
             pass.kv_events.splice(0..0, self.unheard.kv_events.drain(..));
             pass.cache_changes.splice(0..0, self.unheard.cache_changes.drain(..));
@@ -132,7 +133,9 @@ impl Vllm {
     }
 
     fn record_visits(&mut self) {
-        let Some(record) = &mut self.record else { return };
+        let Some(record) = &mut self.listing.schedule else {
+            return;
+        };
         for lane in self.lanes.iter() {
             let slot = &self.slots[lane.sequence];
             if slot.visit.pass == self.pass {

@@ -7,12 +7,11 @@
 use crate::types::{EngineRequest, RequestId, SimTime};
 
 use super::super::config::Semantics;
-use super::super::handoff::{HandoffFact, HandoffRefused};
+use super::super::handoff::{Desk, Handoff, HandoffFact, HandoffRefused, Reserves};
 use super::{Phase, Vllm};
 
-impl Vllm {
-    /// Queues the prefill side of a handoff.
-    pub(super) fn submit_source(&mut self, request: EngineRequest, now: SimTime) -> Result<(), HandoffRefused> {
+impl Handoff for Vllm {
+    fn submit_source(&mut self, request: EngineRequest, now: SimTime) -> Result<(), HandoffRefused> {
         let id = request.id;
         self.refuse_reserving()?;
         super::Engine::submit(self, request, now)?;
@@ -22,8 +21,7 @@ impl Vllm {
         Ok(())
     }
 
-    /// Asks for blocks for a prompt whose KV will come from elsewhere.
-    pub(super) fn reserve_destination(&mut self, request: EngineRequest, now: SimTime) -> Result<(), HandoffRefused> {
+    fn reserve_destination(&mut self, request: EngineRequest, now: SimTime) -> Result<(), HandoffRefused> {
         self.refuse_reserving()?;
         let prompt_len = request.prompt.len();
         if self.rules.blocks(prompt_len) > self.pool.capacity() {
@@ -42,23 +40,7 @@ impl Vllm {
         Ok(())
     }
 
-    /// Tries the first destination after a command at `now`, unless that came in the middle of a pass.
-    pub(super) fn after_command(&mut self, now: SimTime) {
-        if self.desk.is_between_passes(now) {
-            self.use_pass_end(now);
-            self.reserve_first();
-        }
-    }
-
-    /// Tries the first destination at the end of a pass, once.
-    pub(super) fn use_pass_end(&mut self, now: SimTime) {
-        if self.desk.use_end(now) {
-            self.reserve_first();
-        }
-    }
-
-    /// The KV of a reserved destination is there.
-    pub(super) fn activate_destination(&mut self, id: RequestId) -> bool {
+    fn activate_destination(&mut self, id: RequestId) -> bool {
         let Some(&at) = self.ids.get(&id) else { return false };
         if self.slots[at].phase != Phase::Reserved {
             return false;
@@ -83,8 +65,7 @@ impl Vllm {
         true
     }
 
-    /// The KV of a held source is no longer needed.
-    pub(super) fn release_source(&mut self, id: RequestId) -> bool {
+    fn release_source(&mut self, id: RequestId) -> bool {
         let Some(&at) = self.ids.get(&id) else { return false };
         if self.slots[at].phase != Phase::Held {
             return false;
@@ -98,17 +79,16 @@ impl Vllm {
         true
     }
 
-    /// Keeps the blocks of a finished source.
-    pub(super) fn hold(&mut self, at: u32) {
-        let slot = &mut self.slots[at];
-        slot.phase = Phase::Held;
-        self.desk.held(HandoffFact::SourceHeld {
-            id: slot.sequence.id,
-            prompt_tokens: slot.sequence.prompt_len(),
-        });
+    fn take_handoff_facts(&mut self, now: SimTime, facts: &mut Vec<HandoffFact>) {
+        self.take_facts(now, facts);
+    }
+}
+
+impl Reserves for Vllm {
+    fn desk(&mut self) -> &mut Desk {
+        &mut self.desk
     }
 
-    /// Sets blocks aside for the first destination if they fit and somebody could run in them.
     fn reserve_first(&mut self) {
         let Some(at) = self.desk.first() else { return };
         if self.lanes.len() >= self.rules.max_num_seqs {
@@ -125,6 +105,7 @@ impl Vllm {
         slot.phase = Phase::Reserved;
         self.pool.adopt(&mut slot.sequence.table, &self.scratch.hits);
         // Not named before the KV is there.
+        self.below.taken = self.tiers.is_some();
         let events = &mut self.unheard.kv_events;
         let taken = self.pool.take(&mut slot.sequence.table, &[], wanted - hits, events);
         debug_assert!(taken, "a destination is reserved when its blocks fit");
@@ -134,6 +115,18 @@ impl Vllm {
         self.desk.reserved(HandoffFact::DestinationReserved {
             id,
             transferable_prompt_tokens: (wanted - hits) * self.rules.block_size,
+        });
+    }
+}
+
+impl Vllm {
+    /// Keeps the blocks of a finished source.
+    pub(super) fn hold(&mut self, at: u32) {
+        let slot = &mut self.slots[at];
+        slot.phase = Phase::Held;
+        self.desk.held(HandoffFact::SourceHeld {
+            id: slot.sequence.id,
+            prompt_tokens: slot.sequence.prompt_len(),
         });
     }
 

@@ -1,42 +1,347 @@
-//! Use of the memory below the GPU.
+//! Use of the memory below the GPU: which requests wait for blocks from there, and which blocks are written to it.
+//!
+//! Source: Dynamo 1.6.1 engine core (`native_host_offload`), after vLLM's offloading connector.
 
 use super::super::Pass;
 use super::super::config::WorkerRole;
-use super::{Vllm, Work};
+use super::super::kv::logical::BlockIdentity;
+use super::super::kv::tiers::{Found, TransferId};
+use super::waiting::Parked;
+use super::{Phase, Vllm, Work};
+use crate::types::{SequenceHash, SimTime};
+
+/// Requests that have to do with the memory below.
+#[derive(Debug, Default)]
+pub(super) struct Below {
+    pub(super) parked: Parked,
+    /// Running requests with blocks of their prompt that may have to be written: (ordinal, slot).
+    storing: Vec<(u64, u32)>,
+    /// A store that was not possible may be now.
+    retry: bool,
+    /// Blocks were taken between passes.
+    pub(super) taken: bool,
+}
+
+impl Below {
+    /// Whether a pass has to look at what is to be written.
+    pub(super) fn is_quiet(&self) -> bool {
+        !self.taken && (!self.retry || self.storing.is_empty())
+    }
+}
+
+/// What one request has to do with it.
+#[derive(Debug, Default)]
+pub(super) struct Lower {
+    /// Place among the parked requests.
+    pub(super) parked: Option<u64>,
+    pub(super) load: Load,
+    /// Blocks of the prompt that have been written, or were there.
+    stored: u32,
+    /// Last store of blocks of its prompt.
+    latest: Option<TransferId>,
+    /// Blocks have been brought to the host for it since it was last admitted.
+    staged: bool,
+}
+
+/// Blocks that are copied for a waiting request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Load {
+    #[default]
+    Nothing,
+    /// On their way into the private blocks at the end of its table.
+    Coming { id: TransferId, needs: u32 },
+    /// In its table, all of whose blocks are cached.
+    Here { needs: u32 },
+}
+
+impl Load {
+    /// Blocks of all that the request knows, while some are set aside for it.
+    fn needs(self) -> Option<u32> {
+        match self {
+            Self::Nothing => None,
+            Self::Coming { needs, .. } | Self::Here { needs } => Some(needs),
+        }
+    }
+}
+
+/// What a look below the GPU means for the head of the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Look {
+    /// It is tried with what the GPU has.
+    Try,
+    /// So many blocks behind those of the GPU are to be copied first.
+    Copy(u32),
+    /// It has to wait for a transfer.
+    Wait,
+}
 
 impl Vllm {
-    /// Fills `scratch.lower` with the blocks behind the cached ones, at most up to block `most`, that some lower tier
-    /// holds; returns how many.
-    pub(super) fn find_lower(&mut self, at: u32, most: u32) -> u32 {
-        self.scratch.lower.clear();
-        let Some(tiers) = &self.tiers else { return 0 };
-        let hits = u32::try_from(self.scratch.hits.len()).unwrap_or(u32::MAX);
-        let sequence = &mut self.slots[at].sequence;
-        for index in hits..most {
-            let identity = self.hasher.identity(sequence, index);
-            if !tiers.holds(identity.block.block_hash) {
-                break;
+    /// Looks for the blocks of a prompt behind what the GPU has, and marks the prompt as used.
+    pub(super) fn look_below(&mut self, at: u32, now: SimTime) -> Look {
+        if self.tiers.is_none() || self.slots[at].lower.load != Load::Nothing {
+            return match self.slots[at].lower.load {
+                Load::Coming { .. } => Look::Wait,
+                Load::Nothing | Load::Here { .. } => Look::Try,
+            };
+        }
+        let whole = self.slots[at].sequence.len() / self.rules.block_size;
+        self.find_cached(at, whole);
+        let cached = u32::try_from(self.scratch.hits.len()).unwrap_or(u32::MAX);
+        let Some(tiers) = &mut self.tiers else { return Look::Try };
+        let slot = &mut self.slots[at];
+        if slot.lower.latest.is_some_and(|id| tiers.has(id)) {
+            return Look::Wait;
+        }
+        slot.lower.latest = None;
+        let blocks = slot.sequence.prompt_len() / self.rules.block_size;
+        let prompt = &mut self.scratch.known;
+        prompt.clear();
+        for index in cached..blocks {
+            prompt.push(self.hasher.identity(&mut slot.sequence, index));
+        }
+        let (found, staged) = tiers.find(prompt, !slot.lower.staged, now);
+        slot.lower.staged |= staged;
+        if blocks > 0 {
+            self.hasher.block(&mut slot.sequence, blocks - 1);
+        }
+        tiers.touch(slot.sequence.hashed(blocks).iter().map(|block| block.block_hash));
+        match found {
+            Found::Nothing => Look::Try,
+            Found::Blocks(blocks) => Look::Copy(blocks),
+            Found::Coming => Look::Wait,
+        }
+    }
+
+    /// The head of the queue waits for a transfer; others are tried meanwhile.
+    pub(super) fn park(&mut self, at: u32) {
+        let slot = &mut self.slots[at];
+        if let Some(place) = slot.lower.parked {
+            self.below.parked.sleep(place);
+            return;
+        }
+        self.waiting.remove(slot.place);
+        slot.lower.parked = Some(self.below.parked.push(at));
+    }
+
+    /// Blocks that running prefills and copies under way are going to take, which another copy must leave alone.
+    pub(super) fn spoken_for(&self) -> u32 {
+        let prefill = |&at: &u32| {
+            let sequence = &self.slots[at].sequence;
+            let known = self.rules.blocks(sequence.len());
+            (sequence.computed < sequence.prompt_len()).then(|| known.saturating_sub(sequence.table.len()))
+        };
+        let copy = |at: u32| {
+            let slot = &self.slots[at];
+            slot.lower
+                .load
+                .needs()
+                .map(|needs| needs.saturating_sub(slot.sequence.table.len()))
+        };
+        let copies = self.below.parked.iter().filter_map(copy).sum::<u32>();
+        self.prefilling.iter().filter_map(prefill).sum::<u32>() + copies
+    }
+
+    /// Sets memory aside for `blocks` blocks behind the cached ones and has them copied. `false`: there is not enough.
+    pub(super) fn copy_up(&mut self, at: u32, blocks: u32, now: SimTime, pass: &mut Pass) -> bool {
+        self.use_taken(now);
+        let hits = std::mem::take(&mut self.scratch.hits);
+        self.pool.adopt(&mut self.slots[at].sequence.table, &hits);
+        self.scratch.hits = hits;
+        let table = &mut self.slots[at].sequence.table;
+        if !self.pool.take(table, &[], blocks, &mut pass.kv_events) {
+            self.pool.release(table);
+            return false;
+        }
+        self.note_changes(at, pass);
+        let Some(tiers) = &mut self.tiers else { return false };
+        tiers.evicted(self.pool.take_lost(), now);
+        let readers = self.pool.take_readers();
+        let free = readers.iter().map(|&id| tiers.end_of_store(id)).max();
+        let identities: Vec<BlockIdentity> = self.scratch.known[..blocks as usize].to_vec();
+        let id = tiers.load(at, identities, now, free.unwrap_or(now));
+        let needs = self.rules.blocks(self.slots[at].sequence.len());
+        self.slots[at].lower.load = Load::Coming { id, needs };
+        true
+    }
+
+    /// A request with copied blocks in its table is admitted with `cached` tokens.
+    pub(super) fn note_admission(&mut self, at: u32, cached: u32) {
+        let lower = &mut self.slots[at].lower;
+        lower.staged = false;
+        if std::mem::take(&mut lower.load) != Load::Nothing {
+            lower.stored = cached / self.rules.block_size;
+        }
+    }
+
+    /// A waiting request goes away.
+    pub(super) fn forget_lower(&mut self, at: u32) {
+        let Some(tiers) = &mut self.tiers else { return };
+        if let Load::Coming { id, .. } = self.slots[at].lower.load {
+            tiers.cancel_load(id);
+            self.below.parked.wake();
+        }
+    }
+
+    /// A running request gives its blocks back in this pass, which waits for what is read from them.
+    pub(super) fn wait_for_stores(&mut self, at: u32) {
+        if let (Some(tiers), Some(id)) = (&mut self.tiers, self.slots[at].lower.latest) {
+            tiers.wait_for(id);
+        }
+    }
+
+    /// Blocks were taken: the pass waits for what is read from them, and what was in them may be written down.
+    pub(super) fn use_taken(&mut self, now: SimTime) {
+        self.below.taken = false;
+        let Some(tiers) = &mut self.tiers else { return };
+        for id in self.pool.take_readers() {
+            tiers.wait_for(id);
+        }
+        tiers.evicted(self.pool.take_lost(), now);
+    }
+
+    /// Blocks of a prompt are computed by the running pass.
+    pub(super) fn offer(&mut self, at: u32) {
+        let slot = &self.slots[at];
+        let through = self.tiers.as_ref().is_some_and(|tiers| tiers.writes_through());
+        if !through || slot.lower.stored >= slot.sequence.prompt_len() / self.rules.block_size {
+            return;
+        }
+        let entry = (slot.ordinal, at);
+        if let Err(place) = self.below.storing.binary_search(&entry) {
+            self.below.storing.insert(place, entry);
+        }
+        self.below.retry = true;
+    }
+
+    /// Prepares the stores of what the pass has computed, in the order of the running list.
+    pub(super) fn prepare_stores(&mut self) {
+        if !std::mem::take(&mut self.below.retry) {
+            return;
+        }
+        let mut storing = std::mem::take(&mut self.below.storing);
+        storing.retain(|&(ordinal, at)| {
+            let Some(index) = self.lanes.find(ordinal) else {
+                return false;
+            };
+            let served = self.is_served(index);
+            self.below.retry |= !served;
+            !served || !self.prepare_store(at)
+        });
+        self.below.storing = storing;
+    }
+
+    /// Whether the request at this list position gets tokens in this pass.
+    fn is_served(&self, index: usize) -> bool {
+        let lane = &self.lanes[index];
+        let slot = &self.slots[lane.sequence];
+        match slot.phase {
+            Phase::Decoding => lane.first_pass <= self.pass,
+            Phase::Prefilling => slot.visit.pass == self.pass && slot.visit.tokens > 0,
+            Phase::Waiting | Phase::Held | Phase::Pending | Phase::Reserved => false,
+        }
+    }
+
+    /// Prepares the store of what a request's prompt has more than the host. Returns whether the whole prompt is done with.
+    fn prepare_store(&mut self, at: u32) -> bool {
+        let Some(tiers) = &mut self.tiers else { return true };
+        let slot = &mut self.slots[at];
+        let all = slot.sequence.prompt_len() / self.rules.block_size;
+        let computed = match slot.phase {
+            Phase::Decoding => all,
+            _ => slot.sequence.computed / self.rules.block_size,
+        };
+        let (from, end) = (slot.lower.stored, computed.min(all));
+        if end <= from {
+            return end == all;
+        }
+        let hashed = slot.sequence.hashed(all);
+        let hashes: Vec<SequenceHash> = hashed.iter().map(|block| block.block_hash).collect();
+        let missing: Vec<u32> = (from..end)
+            .filter(|&index| tiers.lacks(hashes[index as usize]))
+            .collect();
+        let copies: Vec<_> = missing
+            .iter()
+            .filter_map(|&index| slot.sequence.table.copy(index))
+            .collect();
+        if copies.len() < missing.len() || copies.iter().any(|&copy| self.pool.is_read(copy)) {
+            return false;
+        }
+        if !missing.is_empty() {
+            let sequence = &mut slot.sequence;
+            let blocks = missing
+                .iter()
+                .map(|&index| self.hasher.identity(sequence, index))
+                .collect();
+            let Some(id) = tiers.prepare(blocks, &hashes[from as usize..end as usize]) else {
+                return false;
+            };
+            self.pool.begin_reading(id, &copies);
+            slot.lower.latest = Some(id);
+            tiers.touch(hashes.iter().copied());
+        }
+        slot.lower.stored = end;
+        end == all
+    }
+
+    /// Ends the transfers that are done by `now`: parked requests get their blocks or are tried again.
+    pub(super) fn settle(&mut self, now: SimTime, pass: &mut Pass) {
+        let Some(tiers) = &mut self.tiers else { return };
+        if !tiers.settle(now) {
+            return;
+        }
+        for id in tiers.take_stored() {
+            self.pool.end_reading(id);
+        }
+        for at in tiers.take_loaded() {
+            let slot = &mut self.slots[at];
+            if let Load::Coming { needs, .. } = slot.lower.load {
+                slot.lower.load = Load::Here { needs };
+                let blocks = slot.sequence.table.len();
+                self.register(at, blocks, pass);
             }
-            self.scratch.lower.push(identity);
         }
-        u32::try_from(self.scratch.lower.len()).unwrap_or(u32::MAX)
+        self.below.parked.wake();
+        self.below.retry = true;
+        self.blocked_at = None;
     }
 
-    /// The pass reads the blocks of `scratch.lower`.
-    pub(super) fn read_lower(&mut self, work: &mut Work) {
-        if let Some(tiers) = &mut self.tiers
-            && !self.scratch.lower.is_empty()
-        {
-            work.starts_at = work.starts_at.max(tiers.read(&self.scratch.lower, work.now));
-        }
+    /// Nothing runs and nothing is on its way, yet somebody waits. If that is because copies for others take the memory up,
+    /// which stops the reference emulator for good, the last of these requests gives its own up; it is copied again, or
+    /// found in the GPU, when its turn comes. Returns whether there was one.
+    pub(super) fn give_up_copies(&mut self) -> bool {
+        let head = self.below.parked.head();
+        let holds = |at: &u32| matches!(self.slots[*at].lower.load, Load::Here { .. }) && Some(*at) != head;
+        let Some(at) = self.below.parked.iter().rev().find(holds) else {
+            return false;
+        };
+        let slot = &mut self.slots[at];
+        slot.lower.load = Load::Nothing;
+        self.pool.release(&mut slot.sequence.table);
+        self.blocked_at = None;
+        true
     }
 
-    /// Writes down what the pass has computed and tells of what has arrived.
-    pub(super) fn write_lower(&mut self, pass: &mut Pass) {
+    /// The pass is over at `end`: what it computed goes to the host from then on.
+    pub(super) fn close_lower(&mut self, end: SimTime, pass: &mut Pass) {
+        self.settle(end, pass);
         if let Some(tiers) = &mut self.tiers {
-            tiers.write_offered(pass.ends_at);
+            tiers.submit_prepared(end);
         }
+        self.settle(end, pass);
         self.take_tier_events(pass);
+    }
+
+    /// When the next transfer is over.
+    pub(super) fn next_transfer_end(&self) -> Option<SimTime> {
+        self.tiers.as_ref()?.next_end()
+    }
+
+    /// When the pass may compute.
+    pub(super) fn starts_at(&mut self, work: &Work) -> SimTime {
+        match &mut self.tiers {
+            Some(tiers) => tiers.ready_at().max(work.now),
+            None => work.now,
+        }
     }
 
     /// Moves the changes of the lower tiers into `pass`; returns whether there are any.

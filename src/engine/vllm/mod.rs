@@ -40,9 +40,9 @@ use crate::types::{EngineRequest, HashSalt, KvEvent, Load, LowerTier, RequestId,
 
 use super::answer::{Answer, Generator};
 use super::calendar::{Calendar, Entry};
-use super::config::{EngineConfig, WorkerRole};
+use super::config::{EngineConfig, WorkerRole, Writes};
 use super::forward::Lengths;
-use super::handoff::{Desk, HandoffFact, HandoffRefused};
+use super::handoff::{Desk, Reserves};
 use super::kv::backend::BlockPool;
 use super::kv::logical::BlockIdentity;
 use super::kv::pool::{BlockTable, CopyId, EventStyle};
@@ -52,11 +52,12 @@ use super::sequence::{Sequence, SequenceHasher};
 use super::slab::Slab;
 use super::speculation::Acceptance;
 use super::timing::{PassClock, PassTiming};
-use super::totals::Totals;
-use super::{Engine, Output, OutputDetail, Pass, Rejected};
+use super::totals::{Totals, count};
+use super::{Engine, Listing, Output, Pass, Rejected};
 use cadence::Cadence;
 use emit::DecodeBatch;
 use lanes::Lanes;
+use lower::{Below, Lower};
 use rules::Rules;
 use waiting::{Place, Waiting};
 
@@ -83,6 +84,7 @@ pub(crate) struct Vllm {
     desk: Desk,
     /// Memory below the GPU.
     tiers: Option<Box<Tiers>>,
+    below: Below,
     /// Cache changes of handoff commands; told with the next pass, before its own.
     unheard: Pass,
     /// Over decoding requests.
@@ -96,11 +98,7 @@ pub(crate) struct Vllm {
     promised: u32,
     /// Pool version at which the head of the queue did not fit; it is not tried again before that changes.
     blocked_at: Option<u64>,
-    detail: OutputDetail,
-    /// Tokens scheduled per request in the last pass, when asked for.
-    record: Option<Vec<(RequestId, u32)>>,
-    /// Whether passes say what stored blocks contain.
-    record_stored: bool,
+    listing: Listing,
     scratch: Scratch,
     /// Visits of the scheduler to single requests.
     #[cfg(test)]
@@ -125,6 +123,7 @@ struct Slot {
     /// Blocks set aside for the longest end while running, those in the table included.
     set_aside: u32,
     setbacks: Setbacks,
+    lower: Lower,
     /// Admission number while running.
     ordinal: u64,
     /// Pass of the valid calendar entry while decoding.
@@ -176,9 +175,7 @@ struct Scratch {
     finishing: Vec<u32>,
     rejected: Vec<Output>,
     hits: Vec<CopyId>,
-    /// Blocks behind them that are below the GPU.
-    lower: Vec<BlockIdentity>,
-    /// Full blocks of the request that is about to get blocks.
+    /// Full blocks of the request that is about to get blocks, or those of its prompt that are not cached.
     known: Vec<BlockIdentity>,
     /// Blocks that filled up in this pass and become visible at its end: admission number, slot, full blocks.
     filled: Vec<(u64, u32, u32)>,
@@ -215,8 +212,6 @@ struct Work {
     /// Token budget of the pass.
     budget: i64,
     now: SimTime,
-    /// When everything that the pass reads from below the GPU is there.
-    starts_at: SimTime,
     /// Tokens of visited requests; each other running request takes one.
     visited_tokens: i64,
     visited_lanes: i64,
@@ -249,12 +244,16 @@ impl Vllm {
         } else {
             EventStyle::Visibility
         };
+        let mut pool = BlockPool::new(config.eviction_backend, rules.usable_blocks, style);
+        if config.tiers.is_some_and(|tiers| tiers.writes != Writes::Through) {
+            pool.keep_lost();
+        }
         Self {
             clock: PassClock::new(config, timing),
             acceptance: config.speculation.as_ref().map(Acceptance::new),
             generator,
             hasher: SequenceHasher::new(rules.block_size, generator),
-            pool: BlockPool::new(config.eviction_backend, rules.usable_blocks, style),
+            pool,
             withheld: BlockTable::default(),
             slots: Slab::new(),
             ids: HashMap::default(),
@@ -266,7 +265,8 @@ impl Vllm {
             tiers: config
                 .tiers
                 .as_ref()
-                .map(|tiers| Box::new(Tiers::new(tiers, config.block_size, config.speedup_ratio))),
+                .map(|tiers| Box::new(Tiers::new(tiers, config.block_size, config.speedup_ratio == 0.0))),
+            below: Below::default(),
             cadence: Cadence::new(config),
             unheard: Pass::default(),
             decoding: Totals::default(),
@@ -276,9 +276,7 @@ impl Vllm {
             preemptions: 0,
             promised: 0,
             blocked_at: None,
-            detail: OutputDetail::default(),
-            record: None,
-            record_stored: false,
+            listing: Listing::default(),
             scratch: Scratch::default(),
             #[cfg(test)]
             visits: 0,
@@ -288,9 +286,9 @@ impl Vllm {
 
     /// Whether the next pass has to look at the waiting queue.
     fn may_admit(&self) -> bool {
-        !self.waiting.is_empty()
+        !(self.waiting.is_empty() && self.below.parked.head().is_none())
             && self.lanes.len() < self.rules.max_num_seqs
-            && self.blocked_at != Some(self.pool.version())
+            && self.blocked_at != Some(self.version())
             && (self.lanes.len() as u64) < self.rules.budget
     }
 
@@ -328,6 +326,7 @@ impl Vllm {
             resident: false,
             set_aside: 0,
             setbacks: Setbacks::default(),
+            lower: Lower::default(),
             ordinal: 0,
             due: 0,
             visit: Visit::default(),
@@ -340,8 +339,11 @@ impl Vllm {
 
     /// Takes a waiting request out of the queue.
     fn unqueue(&mut self, at: u32) {
-        let slot = &self.slots[at];
-        self.waiting.remove(slot.place);
+        let slot = &mut self.slots[at];
+        match slot.lower.parked.take() {
+            Some(place) => self.below.parked.remove(place),
+            None => self.waiting.remove(slot.place),
+        }
         let queued = if slot.admitted_before || slot.destination {
             &mut self.queued_decode
         } else {
@@ -370,6 +372,31 @@ impl Vllm {
     }
 }
 
+impl Vllm {
+    /// Computes a pass, unless nothing can run.
+    fn try_pass(&mut self, now: SimTime, pass: &mut Pass) -> bool {
+        let mut work = Work {
+            budget: i64::try_from(self.rules.budget).unwrap_or(i64::MAX),
+            now,
+            ..Work::default()
+        };
+        work.defers_prefills = self.cadence.defers(self.has_decoding());
+        self.schedule_running(&mut work, pass);
+        if !work.preempted {
+            self.admit(&mut work, pass);
+        }
+        self.prepare_stores();
+        if self.lanes.is_empty() && !work.preempted && self.scratch.rejected.is_empty() {
+            return false;
+        }
+        if !work.defers_prefills && !work.preempted {
+            self.cadence.left_waiting = !self.waiting.is_empty();
+        }
+        self.finish_pass(now, &mut work, pass);
+        true
+    }
+}
+
 impl Engine for Vllm {
     fn submit(&mut self, request: EngineRequest, now: SimTime) -> Result<(), Rejected> {
         let at = self.enlist(request)?;
@@ -388,7 +415,10 @@ impl Engine for Vllm {
         let Some(at) = self.ids.remove(&id) else { return false };
         let slot = &self.slots[at];
         match slot.phase {
-            Phase::Waiting => self.unqueue(at),
+            Phase::Waiting => {
+                self.unqueue(at);
+                self.forget_lower(at);
+            }
             Phase::Pending | Phase::Reserved => self.forget_destination(at),
             Phase::Held => {}
             Phase::Prefilling | Phase::Decoding => {
@@ -407,40 +437,28 @@ impl Engine for Vllm {
 
     fn step_into(&mut self, now: SimTime, pass: &mut Pass) -> bool {
         pass.clear();
-        if let Some(record) = &mut self.record {
-            record.clear();
-        }
-        let mut work = Work {
-            budget: i64::try_from(self.rules.budget).unwrap_or(i64::MAX),
-            now,
-            starts_at: now,
-            ..Work::default()
-        };
+        self.listing.begin();
         self.use_pass_end(now);
-        if let Some(tiers) = &mut self.tiers {
-            tiers.settle(now);
+        self.settle(now, pass);
+        loop {
+            if self.try_pass(now, pass) {
+                return true;
+            }
+            match self.next_transfer_end() {
+                // What takes no time may let somebody run at once.
+                Some(at) if at <= now => self.settle(now, pass),
+                Some(_) => break,
+                None if self.give_up_copies() => {}
+                None => break,
+            }
         }
-        work.defers_prefills = self.cadence.defers(self.has_decoding());
-        self.schedule_running(&mut work, pass);
-        if !work.preempted {
-            self.admit(&mut work, pass);
-        }
-        let idle = self.lanes.is_empty() && !work.preempted && self.scratch.rejected.is_empty();
-        if idle && self.take_tier_events(pass) {
-            pass.ends_at = now;
-            pass.load = self.load();
-            return true;
-        }
-        if idle {
-            pass.forward.queued_prefill = self.queued_prefill;
-            pass.forward.queued_decode = self.queued_decode;
-            return false;
-        }
-        if !work.defers_prefills && !work.preempted {
-            self.cadence.left_waiting = !self.waiting.is_empty();
-        }
-        self.finish_pass(now, &mut work, pass);
-        true
+        self.take_tier_events(pass);
+        let told = !(pass.tier_events.is_empty() && pass.kv_events.is_empty());
+        pass.ends_at = now;
+        pass.load = self.load();
+        pass.forward.queued_prefill = self.queued_prefill;
+        pass.forward.queued_decode = self.queued_decode;
+        told
     }
 
     fn step_quiet(&mut self, now: SimTime) -> Option<SimTime> {
@@ -454,6 +472,7 @@ impl Engine for Vllm {
             && self.prefilling.is_empty()
             && due.is_none_or(|due| due > self.pass)
             && self.lanes.len() as u64 <= self.rules.budget
+            && self.below.is_quiet()
             && !self.may_admit();
         if !quiet {
             return None;
@@ -461,6 +480,9 @@ impl Engine for Vllm {
         let lengths = self.decoding.lengths(self.pass);
         let work = self.decode_time(&DecodeBatch::all(lengths), self.used_blocks());
         let ends_at = self.clock.end(now, work);
+        if self.next_transfer_end().is_some_and(|at| at <= ends_at) {
+            return None;
+        }
         self.pass += 1;
         if !self.cadence.defers(true) {
             self.cadence.left_waiting = !self.waiting.is_empty();
@@ -471,10 +493,9 @@ impl Engine for Vllm {
     }
 
     fn load(&self) -> Load {
-        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         Load {
             running: count(self.lanes.len()),
-            waiting: count(self.waiting.len() + self.desk.waiting()),
+            waiting: count(self.waiting.len() + self.below.parked.len() + self.desk.waiting()),
             active_blocks: self.used_blocks(),
             inactive_blocks: self.pool.inactive(),
             total_blocks: self.pool.capacity() - self.withheld.len(),
@@ -491,6 +512,7 @@ impl Engine for Vllm {
 
     fn clear_cache(&mut self) -> Vec<KvEvent> {
         let events = self.pool.clear();
+        self.pool.take_lost();
         if let Some(tiers) = &mut self.tiers {
             tiers.clear();
         }
@@ -516,48 +538,19 @@ impl Engine for Vllm {
     }
 
     fn wakes_at(&self) -> Option<SimTime> {
-        self.tiers.as_ref().and_then(|tiers| tiers.news_at())
-    }
-
-    fn submit_source(&mut self, request: EngineRequest, now: SimTime) -> Result<(), HandoffRefused> {
-        Self::submit_source(self, request, now)
-    }
-
-    fn reserve_destination(&mut self, request: EngineRequest, now: SimTime) -> Result<(), HandoffRefused> {
-        Self::reserve_destination(self, request, now)
-    }
-
-    fn activate_destination(&mut self, id: RequestId) -> bool {
-        Self::activate_destination(self, id)
-    }
-
-    fn release_source(&mut self, id: RequestId) -> bool {
-        Self::release_source(self, id)
-    }
-
-    fn take_handoff_facts(&mut self, now: SimTime, facts: &mut Vec<HandoffFact>) {
-        self.use_pass_end(now);
-        self.desk.take(now, facts);
+        self.tiers.as_ref().and_then(|tiers| tiers.wakes_at())
     }
 
     fn join_step(&mut self, step: u64) {
         self.cadence.join(step);
     }
 
-    fn set_output_detail(&mut self, detail: OutputDetail) {
-        self.detail = detail;
+    fn listing(&self) -> &Listing {
+        &self.listing
     }
 
-    fn record_stored(&mut self, on: bool) {
-        self.record_stored = on;
-    }
-
-    fn record_schedule(&mut self, on: bool) {
-        self.record = on.then(Vec::new);
-    }
-
-    fn schedule(&self) -> &[(RequestId, u32)] {
-        self.record.as_deref().unwrap_or_default()
+    fn listing_mut(&mut self) -> &mut Listing {
+        &mut self.listing
     }
 }
 

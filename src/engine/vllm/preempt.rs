@@ -34,6 +34,7 @@ impl Vllm {
     /// stay, everything has to be computed again.
     pub(super) fn preempt(&mut self, index: usize, work: &mut Work, pass: &mut Pass) {
         let at = self.leave(index);
+        self.wait_for_stores(at);
         let slot = &mut self.slots[at];
         slot.phase = Phase::Waiting;
         slot.sequence.computed = 0;

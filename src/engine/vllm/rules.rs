@@ -41,6 +41,8 @@ pub(super) struct Rules {
     pub(super) reserve_full_isl: bool,
     /// Most prompt tokens of one request per pass while others are in the system; 0: no limit.
     pub(super) long_prefill_tokens: u32,
+    /// That limit is never below an equal share of the budget.
+    pub(super) long_prefill_adapts: bool,
     max_model_len: Option<u32>,
 }
 
@@ -96,6 +98,7 @@ impl Rules {
             watermark_blocks: if real { watermark_blocks } else { 0 },
             reserve_full_isl: !real || config.reserve_full_isl,
             long_prefill_tokens: if real { config.long_prefill_token_threshold } else { 0 },
+            long_prefill_adapts: config.long_prefill_token_threshold_adaptive,
             max_model_len: config.max_model_len,
         }
     }

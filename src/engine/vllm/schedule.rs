@@ -136,11 +136,17 @@ impl Vllm {
 
     /// Tokens of `missing` that one request gets from `budget`.
     pub(super) fn chunk(&self, missing: u32, budget: u32) -> u32 {
-        let alone = self.lanes.len() + self.waiting.len() <= 1;
-        match self.rules.long_prefill_tokens {
-            limit if limit > 0 && !alone => missing.min(budget).min(limit),
-            _ => missing.min(budget),
+        let requests = (self.lanes.len() + self.waiting.len() + self.below.parked.len()) as u64;
+        let limit = self.rules.long_prefill_tokens;
+        if limit == 0 || requests <= 1 {
+            return missing.min(budget);
         }
+        let share = if self.rules.long_prefill_adapts {
+            u32::try_from(self.rules.budget / requests).unwrap_or(u32::MAX)
+        } else {
+            0
+        };
+        missing.min(budget).min(limit.max(share))
     }
 
     /// Gives a request `blocks` more blocks if there are that many.
@@ -150,12 +156,6 @@ impl Vllm {
         let set_aside = slot.set_aside.saturating_sub(slot.sequence.table.len());
         let table = &mut slot.sequence.table;
         let taken = self.pool.take(table, &self.scratch.known, blocks, &mut pass.kv_events);
-        if taken && let Some(tiers) = &mut self.tiers {
-            // A pool that names blocks when they are taken does not name them again when they are computed.
-            for identity in &self.scratch.known {
-                tiers.offer(*identity);
-            }
-        }
         if taken {
             self.promised -= blocks.min(set_aside);
         }
@@ -204,6 +204,7 @@ impl Vllm {
             work.prefill.prefix += u64::from(prefix);
         }
         self.publish(at, end / self.rules.block_size, pass);
+        self.offer(at);
     }
 
     /// The first `full` blocks of a request are full. They become visible now, or when the pass is over if the pool names
@@ -224,11 +225,6 @@ impl Vllm {
         let sequence = &mut self.slots[at].sequence;
         for index in sequence.table.cached()..full {
             let identity = self.hasher.identity(sequence, index);
-            if let Some(tiers) = &mut self.tiers
-                && (index + 1) * self.rules.block_size <= sequence.prompt_len()
-            {
-                tiers.offer(identity);
-            }
             if self.pool.publish(&mut sequence.table, identity) {
                 self.scratch.run.push(&identity);
             } else {
@@ -357,7 +353,38 @@ fn next_boundary(len: u32, block_size: u32, prefix_caching: bool) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::config::EngineConfig;
+    use super::super::super::{Engine, cost, timing};
+    use super::super::Vllm;
     use super::next_boundary;
+    use crate::types::SimTime;
+
+    /// Tokens of each prompt of 100 tokens in the first pass of 40.
+    fn first_chunks(requests: u32, long_prefill_token_threshold: u32, adaptive: bool) -> Vec<u32> {
+        let config = EngineConfig {
+            max_num_batched_tokens: Some(40),
+            long_prefill_token_threshold,
+            long_prefill_token_threshold_adaptive: adaptive,
+            ..EngineConfig::default()
+        };
+        let mut engine = Vllm::new(&config, timing::build(&config.timing));
+        engine.record_schedule(true);
+        for family in 0..requests {
+            let request = cost::request(u64::from(family), family, 100, 5);
+            engine.submit(request, SimTime::ZERO).unwrap();
+        }
+        engine.step(SimTime::ZERO).unwrap();
+        engine.schedule().iter().map(|&(_, tokens)| tokens).collect()
+    }
+
+    #[test]
+    fn long_prompts_are_cut_at_the_threshold_or_an_equal_share_of_the_budget() {
+        assert_eq!(first_chunks(3, 0, true), [40]);
+        assert_eq!(first_chunks(3, 8, false), [8, 8, 8]);
+        assert_eq!(first_chunks(3, 8, true), [13, 13, 13]);
+        assert_eq!(first_chunks(3, 30, true), [30, 10]);
+        assert_eq!(first_chunks(1, 8, false), [40], "nobody else has to wait for it");
+    }
 
     #[test]
     fn boundaries_are_full_blocks_and_first_tokens_of_new_ones() {

@@ -111,7 +111,7 @@ impl Vllm {
         for index in first..first + lane.burst {
             let last = index + 1 == first + lane.burst;
             let milestone = index == 0 || (last && lane.finish.is_some());
-            if self.detail == OutputDetail::Milestones && !milestone {
+            if self.listing.detail == OutputDetail::Milestones && !milestone {
                 continue;
             }
             pass.outputs.push(Output::Token {

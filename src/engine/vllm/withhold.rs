@@ -19,6 +19,7 @@ impl Vllm {
         }
         let free = self.pool.available().saturating_sub(self.promised);
         let wanted = blocks.saturating_sub(self.withheld.len()).min(free);
+        self.below.taken = self.tiers.is_some();
         let mut events = std::mem::take(&mut self.unheard.kv_events);
         let untold = events.len();
         let taken = self.pool.take(&mut self.withheld, &[], wanted, &mut events);

@@ -50,6 +50,8 @@ enum Due {
     Ready(Place),
     /// The KV of a request arrives: order of departure, request.
     Transfer(u64, u64),
+    /// A worker whose requests all wait for a transfer between its memories may go on.
+    Wake(Place),
 }
 
 /// A fleet in virtual time.
@@ -327,6 +329,8 @@ impl Harness {
                         }
                     }
                     Due::Transfer(_, id) => self.transferred(id),
+                    Due::Wake(place) if self.pools[place.pool as usize].has(place.worker) => self.list(place),
+                    Due::Wake(_) => {}
                 }
             }
             self.welcome(source);

@@ -10,14 +10,19 @@ use super::super::planner::ForwardMetrics;
 use super::super::record::Terminal;
 use super::super::source::Source;
 use super::super::timeline::Timeline;
-use super::{Harness, Place};
+use super::{Due, Harness, Place};
 
 impl Harness {
     /// Starts the next pass of a worker, if it has work.
     pub(super) fn start(&mut self, place: Place) {
         let now = self.now;
         let worker = self.pools[place.pool as usize].worker(place.worker);
-        let Some(ends_at) = worker.start(now) else { return };
+        let Some(ends_at) = worker.start(now) else {
+            if let Some(at) = worker.wakes_at() {
+                self.others.push(std::cmp::Reverse((at.max(now), Due::Wake(place))));
+            }
+            return;
+        };
         self.passes.push(std::cmp::Reverse((ends_at, place)));
         // Orders wait for its end, which must not be passed over then.
         worker.quiet &= worker.commands.is_empty();

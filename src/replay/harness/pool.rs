@@ -78,6 +78,11 @@ impl Pool {
             .expect("a worker leaves only when nothing refers to it")
     }
 
+    /// Whether this worker is still there.
+    pub(super) fn has(&self, number: u32) -> bool {
+        self.workers[number as usize].is_some()
+    }
+
     /// Asks the router about a request.
     pub(super) fn ask(&mut self, id: u64, turn: &Turn, prompt: &[Token], now: SimTime) -> Result<Routed, RouterError> {
         let places = (self.active.as_slice(), self.spec.dp_size);

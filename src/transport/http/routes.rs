@@ -259,7 +259,7 @@ async fn generate(
         })
     });
     faults::arrive(state, &reset).await;
-    state.intake.knock()?;
+    state.intake.knock(&client_id)?;
     let limit = state.limits.max_pending_tokens;
     let prefix = match plan.api {
         Api::Completion => "cmpl",

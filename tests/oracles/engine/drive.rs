@@ -37,10 +37,12 @@ pub(crate) fn run(case: &Case, args: &EngineDocument) -> Vec<Ran> {
         if group.step_into(now, &mut pass) {
             let starts_at = std::mem::replace(&mut now, pass.ends_at);
             ran.push(Ran { starts_at, pass });
-        } else if let Some((_, row)) = arrivals.peek() {
-            now = arrival(row);
         } else {
-            return ran;
+            let next = arrivals.peek().map(|(_, row)| arrival(row));
+            let Some(next) = next.into_iter().chain(group.wakes_at()).min() else {
+                return ran;
+            };
+            now = next;
         }
         assert!(ran.len() < 100_000, "no end");
     }

@@ -102,15 +102,18 @@ pub(crate) struct HandoffStep {
     pub(crate) tokens: Vec<(u32, bool)>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Step {
     pub(crate) start_ms: f64,
     pub(crate) end_ms: f64,
     pub(crate) start: Vec<Start>,
     pub(crate) end: Vec<End>,
+    /// Events of transfers that ended while nothing ran before the pass.
+    #[serde(default)]
+    pub(crate) before: Vec<Event>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Start {
     pub(crate) rank: usize,
@@ -121,7 +124,7 @@ pub(crate) struct Start {
     pub(crate) kv_first: Vec<Value>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct End {
     pub(crate) rank: usize,
@@ -132,7 +135,7 @@ pub(crate) struct End {
 }
 
 /// Request, token, what it means (`more`, `done`, `rejected`), reused tokens with the first one.
-#[derive(Debug, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(crate) struct Token(
     pub(crate) String,
     pub(crate) Option<u32>,
@@ -140,7 +143,7 @@ pub(crate) struct Token(
     pub(crate) Option<u32>,
 );
 
-#[derive(Debug, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Event {
     pub(crate) id: u64,
@@ -151,9 +154,15 @@ pub(crate) struct Event {
     pub(crate) stored: Option<Vec<(String, String)>>,
     #[serde(default)]
     pub(crate) removed: Option<Vec<String>>,
+    /// Where, if not in the GPU.
+    #[serde(default)]
+    pub(crate) tier: Option<String>,
+    #[serde(default, rename = "start_position")]
+    #[allow(dead_code)]
+    pub(crate) position: Option<u32>,
 }
 
-#[derive(Debug, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Metrics {
     pub(crate) active_blocks: u32,
@@ -164,7 +173,7 @@ pub(crate) struct Metrics {
     pub(crate) waiting: u32,
 }
 
-#[derive(Debug, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Fpm {
     pub(crate) duration_ms: f64,

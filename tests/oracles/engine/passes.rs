@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use ghostfleet::config::EngineDocument;
 use ghostfleet::engine::{EngineKind, Output, Pass};
-use ghostfleet::types::{KvEvent, RequestId, SimTime};
+use ghostfleet::types::{KvEvent, LowerTier, RequestId, SimTime};
 use serde_json::json;
 
-use super::drive::{name, run};
+use super::drive::{Ran, name, run};
 use super::form::{Case, Core, Event, Fpm, Metrics, Step, Token};
 
 /// Times are compared with this tolerance, ms.
@@ -19,10 +19,16 @@ pub(crate) fn check(case_name: &str, case: &Case, expected: &Core) {
     let args = EngineDocument::read("engine_config", &document.to_string()).unwrap();
     // The peer takes a speed-up of 0 as 1, ours as no delay at all.
     let no_delay = args.engine.speedup_ratio == 0.0;
-    let ran = run(case, &args);
-    assert_eq!(ran.len(), expected.steps.len(), "{case_name}: number of passes");
-    let mut watch = Watch::new(case, expected.dp_size, args.engine.kind != EngineKind::Sglang);
-    for (number, (ran, step)) in ran.iter().zip(&expected.steps).enumerate() {
+    let mut ran = run(case, &args);
+    let mut steps = expected.steps.clone();
+    let by_tier = args.engine.tiers.is_some();
+    if by_tier {
+        fold_events(&mut ran);
+        fold_steps(&mut steps);
+    }
+    assert_eq!(ran.len(), steps.len(), "{case_name}: number of passes");
+    let mut watch = Watch::new(case, expected.dp_size, args.engine.kind != EngineKind::Sglang, by_tier);
+    for (number, (ran, step)) in ran.iter().zip(&steps).enumerate() {
         let place = format!("{case_name}, pass {number}");
         if no_delay {
             assert_eq!(ran.starts_at, ran.pass.ends_at, "{place}: no modelled delay");
@@ -51,6 +57,42 @@ pub(crate) fn check(case_name: &str, case: &Case, expected: &Core) {
     }
 }
 
+/// Passes in which nothing ran but something was told are told of with the next one.
+fn fold_events(ran: &mut Vec<Ran>) {
+    let mut early: Option<Pass> = None;
+    ran.retain_mut(|ran| {
+        let [pass] = ran.pass.ranks.as_mut_slice() else {
+            panic!("one rank")
+        };
+        if let Some(early) = early.take() {
+            pass.kv_events.splice(0..0, early.kv_events);
+            pass.tier_events.splice(0..0, early.tier_events);
+        }
+        let idle = pass.ends_at == ran.starts_at && pass.outputs.is_empty() && pass.admissions.is_empty();
+        if idle {
+            early = Some(std::mem::take(pass));
+        }
+        !idle
+    });
+}
+
+/// The same for the recording.
+fn fold_steps(steps: &mut Vec<Step>) {
+    let mut early: Vec<Event> = Vec::new();
+    steps.retain_mut(|step| {
+        early.append(&mut step.before);
+        let idle = step.end_ms <= step.start_ms
+            && step.start.iter().all(|start| start.admitted.is_empty())
+            && step.end.iter().all(|end| end.tokens.is_empty());
+        match step.end.first_mut() {
+            Some(end) if !idle => end.kv.splice(0..0, early.drain(..)).for_each(drop),
+            Some(end) => early.append(&mut end.kv),
+            None => {}
+        }
+        !idle
+    });
+}
+
 pub(crate) fn assert_time(place: &str, what: &str, ours: SimTime, expected_ms: f64) {
     let off = (ours.as_ms() - expected_ms).abs();
     assert!(
@@ -68,15 +110,18 @@ struct Watch<'a> {
     reused: BTreeMap<RequestId, u32>,
     /// SGLang's outputs do not say how much was reused.
     shows_reuse: bool,
+    /// Events below the GPU are told apart here, and are in one list there.
+    by_tier: bool,
 }
 
 impl<'a> Watch<'a> {
-    fn new(case: &'a Case, ranks: usize, shows_reuse: bool) -> Self {
+    fn new(case: &'a Case, ranks: usize, shows_reuse: bool, by_tier: bool) -> Self {
         Self {
             case,
             event_ids: vec![0; ranks],
             reused: BTreeMap::new(),
             shows_reuse,
+            by_tier,
         }
     }
 
@@ -110,7 +155,22 @@ impl<'a> Watch<'a> {
         let tokens: Vec<_> = pass.outputs.iter().map(|output| self.token(output)).collect();
         assert_eq!(tokens, end.tokens, "{place}: tokens");
         let events: Vec<_> = pass.kv_events.iter().map(|event| self.event(rank, event)).collect();
-        assert_eq!(events, end.kv, "{place}: KV events");
+        if self.by_tier {
+            let lower = pass.tier_events.iter().map(|event| {
+                assert_eq!(event.tier, LowerTier::Host, "{place}");
+                recorded(0, rank, &event.event)
+            });
+            let (expected_lower, expected): (Vec<Event>, Vec<Event>) =
+                end.kv.iter().cloned().partition(|event| event.tier.is_some());
+            assert_eq!(without_ids(events), without_ids(expected), "{place}: KV events");
+            assert_eq!(
+                without_ids(lower.collect()),
+                without_ids(expected_lower),
+                "{place}: events below the GPU"
+            );
+        } else {
+            assert_eq!(events, end.kv, "{place}: KV events");
+        }
         assert_eq!(metrics(pass), end.metrics, "{place}: metrics");
         assert_eq!(fpm(pass, end.fpm.duration_ms), end.fpm, "{place}: forward-pass metrics");
     }
@@ -131,6 +191,17 @@ impl<'a> Watch<'a> {
         self.event_ids[rank] += 1;
         recorded(id, rank, event)
     }
+}
+
+/// Events without their place among those of other tiers.
+fn without_ids(events: Vec<Event>) -> Vec<Event> {
+    let bare = |event: Event| Event {
+        id: 0,
+        tier: None,
+        position: None,
+        ..event
+    };
+    events.into_iter().map(bare).collect()
 }
 
 /// An event in the form of the recording.
@@ -160,6 +231,8 @@ pub(crate) fn recorded(id: u64, rank: usize, event: &KvEvent) -> Event {
             parent,
             stored,
             removed,
+            tier: None,
+            position: None,
         }
     }
 }

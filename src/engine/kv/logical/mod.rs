@@ -73,6 +73,8 @@ pub struct LogicalPool {
     /// Buffers of [`Self::take`].
     found: Vec<Option<CopyId>>,
     run: StoredRun,
+    /// Evicted content, when asked for.
+    lost: Option<Vec<BlockIdentity>>,
 }
 
 impl LogicalPool {
@@ -88,6 +90,7 @@ impl LogicalPool {
             version: 0,
             found: Vec::new(),
             run: StoredRun::default(),
+            lost: None,
         })
     }
 
@@ -180,6 +183,16 @@ impl LogicalPool {
         order.sort_unstable_by_key(|&at| (self.slots[at as usize].identity.position, at));
         let identities = order.into_iter().map(|at| &self.slots[at as usize].identity);
         identities.map(|identity| (identity.parent, identity.block)).collect()
+    }
+
+    /// Keeps what is evicted from now on for [`Self::take_lost`].
+    pub(crate) fn keep_lost(&mut self) {
+        self.lost = Some(Vec::new());
+    }
+
+    /// Takes the content that was evicted, in order.
+    pub(crate) fn take_lost(&mut self) -> Vec<BlockIdentity> {
+        self.lost.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Changes whenever an admission might be decided differently.
@@ -367,6 +380,9 @@ impl LogicalPool {
             }
             self.vacant.push(at);
             gone.push(hash);
+            if let Some(lost) = &mut self.lost {
+                lost.push(identity);
+            }
         }
         gone
     }

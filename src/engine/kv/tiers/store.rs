@@ -1,31 +1,42 @@
 //! One lower tier: blocks by hash, the least recently used leaves first.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use rustc_hash::FxBuildHasher;
 
 use super::super::logical::BlockIdentity;
-use crate::types::{SequenceHash, SimTime};
+use crate::types::SequenceHash;
 
-/// A block and the age of its last use.
+/// Whether a tier has a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Presence {
+    Missing,
+    /// On its way in.
+    Coming,
+    Here,
+}
+
 #[derive(Debug)]
 struct Entry {
     identity: BlockIdentity,
+    here: bool,
+    /// Transfers that read it.
+    readers: u32,
+    /// Time of its last use while it may be evicted; 0: it may not.
     used: u64,
 }
 
-/// A tier of a fixed number of blocks. A new block takes the place of the least recently used one when its transfer is
-/// done. O(log n) per operation.
+/// A tier of a fixed number of blocks. O(log n) per block that comes, goes or is used.
+///
+/// What becomes evictable by one event has one age; the hash decides between such blocks. Source: Dynamo 1.6.1 engine
+/// core (host tier).
 #[derive(Debug)]
 pub(super) struct Store {
     capacity: usize,
     entries: HashMap<SequenceHash, Entry, FxBuildHasher>,
-    by_age: BTreeMap<u64, SequenceHash>,
-    /// Transfers on their way in, by end and order.
-    arriving: BTreeMap<(SimTime, u64), Vec<BlockIdentity>>,
-    /// Blocks of these transfers.
-    expected: HashMap<SequenceHash, (), FxBuildHasher>,
+    /// What may be evicted, the oldest first.
+    by_age: BTreeSet<(u64, SequenceHash)>,
     clock: u64,
 }
 
@@ -34,93 +45,130 @@ impl Store {
         Self {
             capacity: capacity as usize,
             entries: HashMap::default(),
-            by_age: BTreeMap::new(),
-            arriving: BTreeMap::new(),
-            expected: HashMap::default(),
+            by_age: BTreeSet::new(),
             clock: 0,
         }
     }
 
-    /// Whether the block can be read.
-    pub(super) fn holds(&self, hash: SequenceHash) -> bool {
-        self.entries.contains_key(&hash)
-    }
-
-    /// Whether the block is there or on its way.
-    pub(super) fn knows(&self, hash: SequenceHash) -> bool {
-        self.holds(hash) || self.expected.contains_key(&hash)
-    }
-
-    /// Blocks are on their way and will be there at `at`.
-    pub(super) fn expect(&mut self, at: SimTime, blocks: Vec<BlockIdentity>) {
-        for identity in &blocks {
-            self.expected.insert(identity.block.block_hash, ());
+    pub(super) fn presence(&self, hash: SequenceHash) -> Presence {
+        match self.entries.get(&hash) {
+            None => Presence::Missing,
+            Some(entry) if entry.here => Presence::Here,
+            Some(_) => Presence::Coming,
         }
-        self.clock += 1;
-        self.arriving.insert((at, self.clock), blocks);
     }
 
-    /// When the next transfer is done.
-    pub(super) fn next_arrival(&self) -> Option<SimTime> {
-        self.arriving.first_key_value().map(|(&(at, _), _)| at)
+    /// A block that is here.
+    pub(super) fn get(&self, hash: SequenceHash) -> Option<BlockIdentity> {
+        self.entries
+            .get(&hash)
+            .filter(|entry| entry.here)
+            .map(|entry| entry.identity)
     }
 
-    /// Takes in one transfer that is done by `now`; returns when it was, and its blocks. What had to go for them is added
-    /// to `gone`. `None`: there is none.
-    pub(super) fn arrive(
-        &mut self,
-        now: SimTime,
-        gone: &mut Vec<BlockIdentity>,
-    ) -> Option<(SimTime, Vec<BlockIdentity>)> {
-        let (&(at, number), _) = self.arriving.first_key_value()?;
-        if at > now {
+    /// Blocks that could be taken in if none of `kept` may go for them.
+    pub(super) fn room(&self, kept: &[SequenceHash]) -> usize {
+        let may_go = |hash: &&SequenceHash| self.entries.get(*hash).is_some_and(|entry| entry.used > 0);
+        let stays = kept.iter().filter(may_go).count();
+        self.capacity - self.entries.len() + self.by_age.len() - stays
+    }
+
+    /// Makes room for `missing`, which are on their way in from now on, without touching any of `kept`. Returns what had to
+    /// go, the oldest first; `None`, and nothing changed, if there is not enough room.
+    pub(super) fn expect(&mut self, missing: &[BlockIdentity], kept: &[SequenceHash]) -> Option<Vec<SequenceHash>> {
+        let free = self.capacity - self.entries.len();
+        let too_many = missing.len().saturating_sub(free);
+        let kept: HashSet<SequenceHash, FxBuildHasher> = if too_many > 0 {
+            kept.iter().copied().collect()
+        } else {
+            HashSet::default()
+        };
+        let may_go = self.by_age.iter().filter(|(_, hash)| !kept.contains(hash));
+        let victims: Vec<(u64, SequenceHash)> = may_go.take(too_many).copied().collect();
+        if free + victims.len() < missing.len() {
             return None;
         }
-        let mut blocks = self.arriving.remove(&(at, number))?;
-        blocks.retain(|identity| self.expected.remove(&identity.block.block_hash).is_some());
-        // What does not fit beside the rest of its own transfer never arrives: the heads of chains matter more.
-        blocks.truncate(self.capacity);
-        let room = self.capacity - blocks.len();
-        while self.entries.len() > room
-            && let Some((_, oldest)) = self.by_age.pop_first()
-        {
-            gone.extend(self.entries.remove(&oldest).map(|entry| entry.identity));
+        for victim in &victims {
+            self.by_age.remove(victim);
+            self.entries.remove(&victim.1);
         }
-        // Used last to first, so that tails go before the heads they hang on.
-        for identity in blocks.iter().rev() {
-            self.clock += 1;
-            self.by_age.insert(self.clock, identity.block.block_hash);
+        for &identity in missing {
             let entry = Entry {
-                identity: *identity,
-                used: self.clock,
+                identity,
+                here: false,
+                readers: 0,
+                used: 0,
             };
             self.entries.insert(identity.block.block_hash, entry);
         }
-        Some((at, blocks))
+        Some(victims.into_iter().map(|(_, hash)| hash).collect())
     }
 
-    /// The block is used now.
-    pub(super) fn touch(&mut self, hash: SequenceHash) {
-        if let Some(entry) = self.entries.get_mut(&hash) {
-            self.clock += 1;
-            self.by_age.remove(&std::mem::replace(&mut entry.used, self.clock));
-            self.by_age.insert(self.clock, hash);
+    /// Expected blocks are here.
+    pub(super) fn arrive(&mut self, blocks: &[BlockIdentity]) {
+        self.clock += 1;
+        for identity in blocks {
+            let hash = identity.block.block_hash;
+            if let Some(entry) = self.entries.get_mut(&hash) {
+                entry.here = true;
+                entry.used = self.clock;
+                self.by_age.insert((self.clock, hash));
+            }
         }
     }
 
-    /// What is there, the oldest first.
-    pub(super) fn contents(&self) -> impl Iterator<Item = BlockIdentity> {
-        let entries = &self.entries;
-        self.by_age
-            .values()
-            .filter_map(|hash| Some(entries.get(hash)?.identity))
+    /// A transfer reads these blocks, which are here: they stay until it is over.
+    pub(super) fn read(&mut self, hashes: &[SequenceHash]) {
+        for &hash in hashes {
+            if let Some(entry) = self.entries.get_mut(&hash) {
+                entry.readers += 1;
+                if entry.used > 0 {
+                    self.by_age.remove(&(std::mem::take(&mut entry.used), hash));
+                }
+            }
+        }
     }
 
-    /// Forgets everything, also what is on its way.
-    pub(super) fn clear(&mut self) {
-        self.entries.clear();
-        self.by_age.clear();
-        self.arriving.clear();
-        self.expected.clear();
+    /// A transfer that read these blocks is over.
+    pub(super) fn done(&mut self, hashes: &[SequenceHash]) {
+        self.clock += 1;
+        for &hash in hashes {
+            if let Some(entry) = self.entries.get_mut(&hash) {
+                entry.readers -= 1;
+                if entry.readers == 0 && entry.here {
+                    entry.used = self.clock;
+                    self.by_age.insert((self.clock, hash));
+                }
+            }
+        }
+    }
+
+    /// The block is used now, if it is one that may be evicted.
+    pub(super) fn touch(&mut self, hash: SequenceHash) {
+        if let Some(entry) = self.entries.get_mut(&hash)
+            && entry.used > 0
+        {
+            self.clock += 1;
+            self.by_age.remove(&(entry.used, hash));
+            entry.used = self.clock;
+            self.by_age.insert((self.clock, hash));
+        }
+    }
+
+    /// What is here, in no particular order.
+    pub(super) fn contents(&self) -> impl Iterator<Item = BlockIdentity> {
+        self.entries
+            .values()
+            .filter(|entry| entry.here)
+            .map(|entry| entry.identity)
+    }
+
+    /// Drops what no transfer is about; returns it, the oldest first.
+    pub(super) fn clear(&mut self) -> Vec<SequenceHash> {
+        let gone = std::mem::take(&mut self.by_age);
+        for (_, hash) in &gone {
+            self.entries.remove(hash);
+        }
+        gone.into_iter().map(|(_, hash)| hash).collect()
     }
 }

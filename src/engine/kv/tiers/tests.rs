@@ -2,7 +2,9 @@ use super::super::super::config::TierBandwidth;
 use super::*;
 use crate::types::LocalHash;
 
-const MS: u64 = 1_000_000;
+const fn ms(ms: u64) -> SimTime {
+    SimTime(ms * 1_000_000)
+}
 
 /// Chain `family`, block `index`; each takes 1 ms at 1 GB/s.
 fn block(family: u64, index: u32) -> BlockIdentity {
@@ -21,30 +23,32 @@ fn chain(family: u64, blocks: u32) -> Vec<BlockIdentity> {
     (0..blocks).map(|index| block(family, index)).collect()
 }
 
-fn tiers(host_blocks: u32, disk_blocks: u32, storage: bool) -> Tiers {
+fn tiers(writes: Writes, host_blocks: u32, disk_blocks: u32, storage: bool) -> Tiers {
     let config = TierConfig {
+        writes,
         host_blocks,
         disk_blocks,
         storage,
-        batch_blocks: 2,
         bytes_per_token: 100_000,
         bandwidth: TierBandwidth {
             g1_to_g2: 1.0,
             g2_to_g1: 1.0,
             g2_to_g3: 0.5,
             g3_to_g2: 0.25,
-            g2_to_g4: 0.5,
+            g2_to_g4: 0.1,
             g4_to_g2: 0.1,
         },
+        host_latency_ms: 0.0,
+        disk_latency_ms: 0.0,
     };
-    Tiers::new(&config, 10, 1.0)
+    Tiers::new(&config, 10, false)
 }
 
-fn write(tiers: &mut Tiers, blocks: &[BlockIdentity], at_ms: u64) {
-    for &identity in blocks {
-        tiers.offer(identity);
-    }
-    tiers.write_offered(SimTime(at_ms * MS));
+/// Writes a chain down when a pass ends.
+fn write(tiers: &mut Tiers, blocks: &[BlockIdentity], at: SimTime) -> Option<TransferId> {
+    let id = tiers.prepare(blocks.to_vec(), &hashes(blocks));
+    tiers.submit_prepared(at);
+    id
 }
 
 fn events(tiers: &mut Tiers) -> Vec<TierEvent> {
@@ -65,73 +69,126 @@ fn held(tiers: &Tiers, tier: LowerTier) -> Vec<u64> {
 }
 
 #[test]
-fn blocks_can_be_read_when_their_transfer_is_done_batch_by_batch() {
-    let mut tiers = tiers(8, 0, false);
-    write(&mut tiers, &chain(1, 3), 10);
-    assert_eq!(tiers.next_arrival(), Some(SimTime(12 * MS)));
-    tiers.settle(SimTime(12 * MS));
-    assert_eq!(held(&tiers, LowerTier::Host), [100, 101]);
-    tiers.settle(SimTime(13 * MS));
-    assert_eq!(held(&tiers, LowerTier::Host), [100, 101, 102]);
-    let told = events(&mut tiers);
-    assert_eq!(told.len(), 2, "one event per batch");
-    assert!(told.iter().all(|event| event.tier == LowerTier::Host));
-    assert_eq!(tiers.read(&chain(1, 3), SimTime(20 * MS)), SimTime(23 * MS));
-    write(&mut tiers, &chain(1, 3), 30);
-    assert_eq!(tiers.next_arrival(), None, "what is there is not written again");
+fn a_prompt_is_worth_waiting_for_while_it_is_written_and_can_be_read_then() {
+    let mut tiers = tiers(Writes::Through, 8, 0, false);
+    assert_eq!(tiers.find(&chain(1, 3), true, ms(0)), (Found::Nothing, false));
+    let id = write(&mut tiers, &chain(1, 2), ms(10)).expect("there is room");
+    assert_eq!(tiers.end_of_store(id), ms(12));
+    assert_eq!(tiers.find(&chain(1, 3), true, ms(11)), (Found::Coming, false));
+    assert!(!tiers.settle(ms(11)) && tiers.settle(ms(12)));
+    assert_eq!(tiers.take_stored(), [id]);
+    assert_eq!(tiers.find(&chain(1, 3), true, ms(12)), (Found::Blocks(2), false));
+    assert_eq!(events(&mut tiers).len(), 1);
+    let load = tiers.load(7, chain(1, 2), ms(12), ms(14));
+    assert!(tiers.has(load));
+    assert_eq!(
+        tiers.find(&chain(1, 2), true, ms(12)),
+        (Found::Coming, false),
+        "one reader at a time"
+    );
+    assert!(tiers.settle(ms(16)));
+    assert_eq!(tiers.take_loaded(), [7]);
+    assert_eq!(tiers.find(&chain(1, 2), true, ms(16)), (Found::Blocks(2), false));
 }
 
 #[test]
-fn what_leaves_host_memory_goes_down_and_comes_back_through_it() {
-    let mut tiers = tiers(2, 2, true);
-    for family in 1..=3 {
-        write(&mut tiers, &chain(family, 2), family * 100);
-        tiers.settle(SimTime((family * 100 + 50) * MS));
-    }
-    tiers.settle(SimTime(900 * MS));
-    assert_eq!(held(&tiers, LowerTier::Host), [300, 301]);
-    assert_eq!(held(&tiers, LowerTier::Disk), [200, 201]);
-    assert_eq!(held(&tiers, LowerTier::Storage), [100, 101]);
-    let told = events(&mut tiers);
-    let removed = |tier| {
-        let is = |event: &&TierEvent| event.tier == tier && matches!(event.event, KvEvent::Removed { .. });
-        told.iter().filter(is).count()
-    };
-    assert_eq!((removed(LowerTier::Host), removed(LowerTier::Disk)), (2, 1));
-    // From disk at 0.25 GB/s into the host, then at 1 GB/s into the GPU.
-    assert_eq!(tiers.read(&chain(2, 2), SimTime(1000 * MS)), SimTime(1010 * MS));
-    tiers.settle(SimTime(1008 * MS));
+fn a_cohort_takes_the_room_of_the_least_recently_used_or_waits() {
+    let mut tiers = tiers(Writes::Through, 4, 0, false);
+    write(&mut tiers, &chain(1, 2), ms(0));
+    write(&mut tiers, &chain(2, 2), ms(0));
+    tiers.settle(ms(50));
+    tiers.touch(hashes(&chain(1, 2)).into_iter());
+    write(&mut tiers, &chain(3, 1), ms(60));
     assert_eq!(
         held(&tiers, LowerTier::Host),
-        [200, 201],
-        "read blocks stay in the host"
+        [100, 101, 201],
+        "of equally old ones the smaller hash"
     );
-    assert_eq!(tiers.read(&chain(1, 1), SimTime(2000 * MS)), SimTime(2011 * MS));
+    assert!(
+        write(&mut tiers, &chain(4, 4), ms(60)).is_none(),
+        "one block is on its way in"
+    );
+    tiers.settle(ms(90));
+    let load = tiers.load(0, chain(1, 2), ms(90), ms(90));
+    assert!(
+        write(&mut tiers, &chain(4, 3), ms(90)).is_none(),
+        "two blocks are being read"
+    );
+    tiers.cancel_load(load);
+    assert!(write(&mut tiers, &chain(4, 3), ms(90)).is_some());
 }
 
 #[test]
-fn tails_leave_before_heads() {
-    let mut tiers = tiers(4, 0, false);
-    write(&mut tiers, &chain(1, 4), 0);
-    tiers.settle(SimTime(50 * MS));
-    // A read refreshes in the same way.
-    tiers.read(&chain(1, 4), SimTime(60 * MS));
-    write(&mut tiers, &chain(2, 1), 100);
-    tiers.settle(SimTime(200 * MS));
-    assert_eq!(held(&tiers, LowerTier::Host), [100, 101, 102, 200]);
+fn what_arrives_in_the_host_goes_down_and_comes_back_through_it() {
+    let mut tiers = tiers(Writes::Through, 2, 4, true);
+    for family in 1..=3 {
+        write(&mut tiers, &chain(family, 2), ms(family * 100));
+        tiers.settle(ms(family * 100 + 99));
+    }
+    assert_eq!(held(&tiers, LowerTier::Host), [300, 301]);
+    assert_eq!(held(&tiers, LowerTier::Disk), [200, 201, 300, 301]);
+    assert_eq!(held(&tiers, LowerTier::Storage), [100, 101, 200, 201, 300, 301]);
+    assert_eq!(
+        tiers.find(&chain(2, 2), false, ms(500)),
+        (Found::Nothing, false),
+        "only once per request"
+    );
+    assert_eq!(tiers.find(&chain(2, 2), true, ms(500)), (Found::Coming, true));
+    // Two blocks from disk at 0.25 GB/s.
+    assert_eq!(tiers.next_end(), Some(ms(508)));
+    tiers.settle(ms(508));
+    assert_eq!(tiers.find(&chain(2, 2), true, ms(508)), (Found::Blocks(2), false));
+    assert_eq!(held(&tiers, LowerTier::Host), [200, 201]);
 }
 
 #[test]
-fn clearing_withdraws_everything_and_forgets_what_is_on_its_way() {
-    let mut tiers = tiers(4, 4, false);
-    write(&mut tiers, &chain(1, 2), 0);
-    tiers.settle(SimTime(50 * MS));
-    write(&mut tiers, &chain(2, 2), 60);
+fn a_prefix_larger_than_the_host_is_staged_as_far_as_there_is_room() {
+    let mut tiers = tiers(Writes::Through, 1, 4, false);
+    for index in 0..2 {
+        write(&mut tiers, &chain(1, 2)[index..=index], ms(100 * index as u64));
+        tiers.settle(ms(100 * index as u64 + 99));
+    }
+    assert_eq!(held(&tiers, LowerTier::Disk), [100, 101]);
+    assert_eq!(
+        tiers.find(&chain(1, 2), true, ms(300)),
+        (Found::Nothing, false),
+        "its second block is in the way"
+    );
+    write(&mut tiers, &chain(2, 1), ms(300));
+    tiers.settle(ms(399));
+    assert_eq!(tiers.find(&chain(1, 2), true, ms(400)), (Found::Coming, true));
+    tiers.settle(ms(499));
+    assert_eq!(tiers.find(&chain(1, 2), true, ms(500)), (Found::Blocks(1), false));
+}
+
+#[test]
+fn evicted_blocks_are_written_in_batches_that_share_the_link_and_the_pass_waits_for_them() {
+    let mut tiers = tiers(Writes::OnEviction { batch_blocks: 2 }, 8, 0, false);
+    tiers.evicted(chain(1, 3), ms(10));
+    assert_eq!(tiers.ready_at(), ms(13), "three blocks at 1 GB/s");
+    assert!(tiers.settle(ms(12)), "the batch of one is done at half the speed");
+    assert_eq!(held(&tiers, LowerTier::Host), [102]);
+    tiers.settle(ms(13));
+    assert_eq!(held(&tiers, LowerTier::Host), [100, 101, 102]);
+    tiers.evicted(chain(1, 3), ms(20));
+    assert_eq!(tiers.next_end(), None, "what is there is not written again");
+    tiers.evicted(chain(2, 20), ms(30));
+    tiers.settle(ms(99));
+    assert_eq!(held(&tiers, LowerTier::Host).len(), 8, "what finds no room is lost");
+}
+
+#[test]
+fn clearing_withdraws_everything_but_what_is_on_its_way() {
+    let mut tiers = tiers(Writes::Through, 4, 0, false);
+    write(&mut tiers, &chain(1, 2), ms(0));
+    tiers.settle(ms(50));
+    write(&mut tiers, &chain(2, 2), ms(60));
     events(&mut tiers);
     tiers.clear();
-    tiers.settle(SimTime(500 * MS));
     assert!(tiers.contents().is_empty());
     let told = events(&mut tiers);
     assert_eq!(told.len(), 1);
     assert!(matches!(&told[0].event, KvEvent::Removed { block_hashes } if block_hashes.len() == 2));
+    tiers.settle(ms(500));
+    assert_eq!(held(&tiers, LowerTier::Host), [200, 201]);
 }
