@@ -34,6 +34,7 @@ pub mod gauge;
 mod handoff_faults;
 pub mod handoff_gauge;
 pub mod inspect;
+pub mod kv_listener;
 pub mod kv_publisher;
 mod kv_spoiler;
 mod kv_trace;

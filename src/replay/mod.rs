@@ -14,9 +14,11 @@
 mod agentic;
 mod collector;
 mod curves;
+mod file_source;
 mod fleet;
 mod flight;
 mod harness;
+mod held;
 pub(crate) mod html;
 mod live;
 mod planner;
@@ -38,9 +40,10 @@ pub use agentic::{
     AgenticRequest, AgenticSource, Dependency, Graph, GraphError, GraphOrigin, GraphSummary, Relation, Trigger,
 };
 pub use curves::Curves;
+pub use file_source::from_file;
 pub use harness::{Control, FleetSpec, Harness, PoolSpec, PrefillSpec, Progress, ReplayError, RouterSpec};
 pub use html::{NamedReport, render as render_html};
-pub use live::{Answer, LiveRun, Outgoing};
+pub use live::{Answer, LiveRun, Outgoing, Part};
 pub use planner::{
     Decision, ForwardMetrics, Planner, PlannerError, ScalingEvent, ScalingLog, Script, Snapshot, Traffic,
 };

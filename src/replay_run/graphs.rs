@@ -4,10 +4,13 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use crate::cli::{ReplayArgs, TraceFormat, WekaTimes};
-use crate::replay::trace::{NestedTimes, RequestTrace, RequestTraceReader, TraceError, WekaReader, read_agentic};
-use crate::replay::{AgenticSource, Graph, Source};
+use crate::replay::trace::{
+    NestedTimes, RequestFile, RequestTrace, RequestTraceReader, TraceError, WekaReader, read_agentic,
+};
+use crate::replay::{AgenticSource, Graph, Source, from_file};
 
-use super::files;
+use super::files::{self, AnyOrder};
+use super::workload;
 use super::{RunError, Workload};
 
 /// Files of a Weka corpus.
@@ -18,6 +21,11 @@ pub(super) fn read(args: &ReplayArgs, default_tokens: u32) -> Result<Workload, R
     let wanted = args.trace_block_size;
     match args.trace_format {
         TraceFormat::Dynamo => {
+            if files::are_large(&args.trace_files)
+                && let Some(workload) = independent(args)?
+            {
+                return Ok(workload);
+            }
             let mut reader = RequestTraceReader::new(wanted, args.semantics);
             for path in &args.trace_files {
                 reader.read(files::open(path)?)?;
@@ -56,6 +64,20 @@ pub(super) fn read(args: &ReplayArgs, default_tokens: u32) -> Result<Workload, R
             )?))
         }
     }
+}
+
+/// Large shards of independent requests; `None`: they belong to agents.
+fn independent(args: &ReplayArgs) -> Result<Option<Workload>, RunError> {
+    let shards = args.trace_files.iter().map(|path| AnyOrder::new(path)?.lines());
+    let shards = shards.collect::<Result<Vec<_>, _>>()?;
+    let file = RequestFile::new(shards, args.trace_block_size, args.semantics)?;
+    Ok(file.map(|file| {
+        let block_tokens = file.tokens_per_id();
+        Workload::Stream {
+            source: from_file(file, workload::load(args)),
+            block_tokens,
+        }
+    }))
 }
 
 /// A graph as the flags want it played.

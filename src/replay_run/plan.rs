@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::cli::{ReplayArgs, ReplayMode, RouterMode, TraceFormat};
 use crate::engine::Semantics;
-use crate::replay::{Arrivals, Harness, PoolSpec, RouterSpec, Sla, Source, SyntheticSpec};
+use crate::replay::{Arrivals, FleetSpec, Harness, RouterSpec, Sla, Source, SyntheticSpec};
 use crate::router::{PolicyProfile, QueuePolicy, RouterConfig};
 
 use super::planner;
@@ -120,7 +120,7 @@ impl Plan {
 /// What a replay in real time runs.
 pub struct RealTimePlan {
     /// The workers.
-    pub pool: PoolSpec,
+    pub fleet: FleetSpec,
     /// The router.
     pub router: RouterSpec,
     /// The workload.
@@ -143,7 +143,7 @@ impl RealTimePlan {
     pub fn new(args: &ReplayArgs) -> Result<Self, RunError> {
         let plan = Plan::new(args)?;
         Ok(Self {
-            pool: plan.pools.fleet(args, false).serving,
+            fleet: plan.pools.fleet(args, false),
             router: plan.router(args),
             source: plan.source(args)?,
             sla: sla(args),

@@ -168,8 +168,8 @@ fn check_staged(args: &ReplayArgs, prefill: &EngineDocument, decode: &EngineDocu
             "disaggregated replay needs dp_size 1 on both sides, got {left} and {right}"
         ));
     }
-    if args.replay_mode == ReplayMode::Online {
-        return invalid("disaggregated replay works with --replay-mode offline only");
+    if args.replay_mode == ReplayMode::Online && args.semantics == Semantics::V1_4_2 {
+        return invalid("disaggregated replay of Dynamo 1.4.2 works with --replay-mode offline only");
     }
     match args.trace_format {
         TraceFormat::AgenticMooncake | TraceFormat::Weka => {

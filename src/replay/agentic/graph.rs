@@ -111,7 +111,7 @@ pub struct GraphOrigin {
 /// A graph and how many tokens each hash id stands for.
 #[derive(Debug, Clone)]
 pub struct Graph {
-    /// Requests; at one instant the first of them goes first.
+    /// Requests; with the rules of 1.4.2 the first of several goes first at one instant.
     pub requests: Vec<AgenticRequest>,
     /// Tokens per hash id.
     pub block_tokens: u32,
@@ -149,7 +149,7 @@ pub enum GraphError {
 
 impl Graph {
     /// Requests and the dependencies of each in the order of their names, as Dynamo 1.6.1 keeps them.
-    pub(crate) fn sort(&mut self) {
+    pub(super) fn sort(&mut self) {
         self.requests.sort_by(|a, b| a.request_id.cmp(&b.request_id));
         for request in &mut self.requests {
             let order =

@@ -3,7 +3,7 @@
 //! | Rule | Dynamo 1.6.1 | Dynamo 1.4.2 |
 //! |---|---|---|
 //! | due at | latest of the own time and, per dependency, its trigger plus its delay | latest completion waited for, plus one delay |
-//! | at one instant | by place in the graph, which readers sort by name | by place in the file |
+//! | at one instant | by name | by place in the file |
 //! | a request that fails | ends its play: what was not dispatched is skipped | counts as completed |
 //!
 //! Plays (independent graphs) run at their own times, or on lanes: a lane that has no work left takes the next play in

@@ -131,6 +131,9 @@ impl AgenticSource {
         if lanes == Some(0) {
             return Err(GraphError::NoLanes);
         }
+        if graph.rules == Semantics::V1_6_1 {
+            graph.sort();
+        }
         graph.rescale(speedup);
         let waiters = waiters(&graph)?;
         let mut source = Self {

@@ -18,7 +18,7 @@ impl Harness {
             scaling.window.arrivals += 1;
         }
         let arrival = turn.arrival;
-        let id = self.flights.add(turn, arrival);
+        let id = self.flights.add(turn, arrival, self.now);
         if self.handoffs.is_some()
             && let Some(flight) = self.flights.get(id)
         {

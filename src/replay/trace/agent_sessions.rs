@@ -45,18 +45,14 @@ impl AgentTrace {
         let plays = plays(&self.found, &edges);
         let first = self.found.first().map_or(0, |found| found.start);
         let requests = self.found.into_iter().zip(edges).zip(plays);
-        let mut graph = Graph {
+        Ok(Graph {
             requests: requests
                 .map(|((found, dependencies), play_id)| request(found, dependencies, play_id, first))
                 .collect(),
             block_tokens: self.block_tokens,
             origin,
             rules,
-        };
-        if rules == Semantics::V1_6_1 {
-            graph.sort();
-        }
-        Ok(graph)
+        })
     }
 }
 

@@ -138,12 +138,9 @@ pub fn read<R: BufRead>(
     }
     let models: BTreeSet<&str> = graph.requests.iter().map(|request| request.model.as_str()).collect();
     graph.origin.models = models.into_iter().map(str::to_owned).collect();
-    match graph.rules {
-        Semantics::V1_6_1 => graph.sort(),
-        Semantics::V1_4_2 => {
-            graph.origin.format = "agentic_mooncake".into();
-            graph.origin.digest = format!("requests:{}", graph.requests.len());
-        }
+    if graph.rules == Semantics::V1_4_2 {
+        graph.origin.format = "agentic_mooncake".into();
+        graph.origin.digest = format!("requests:{}", graph.requests.len());
     }
     Ok(graph)
 }

@@ -155,42 +155,61 @@ impl RequestTraceReader {
     /// [`TraceError`] names the line and the field.
     pub fn read<R: BufRead>(&mut self, mut lines: Lines<R>) -> Result<(), TraceError> {
         self.name.get_or_insert_with(|| lines.file().to_owned());
-        while lines.advance()? {
-            if !lines.is_object()? {
-                continue;
+        while let Some(found) = self.next_request(&mut lines)? {
+            if !self.names.insert(found.request_id.clone()) {
+                let name = &found.request_id;
+                return Err(lines.wrong(format!("request_id {name} stands for two requests")));
             }
-            let envelope: Envelope<'_> = lines.read()?;
-            let inner: Option<Head> = envelope.event.map(|event| lines.read_part(event.get())).transpose()?;
-            let event_type = inner.and_then(|head| head.event_type).or(envelope.event_type);
-            let ends_request = match event_type.as_deref() {
-                Some("request_payload" | "tool_start") => continue,
-                Some("request_end") => true,
-                Some("tool_end" | "tool_error") => false,
-                other => {
-                    let found = other.unwrap_or("missing");
-                    return Err(lines.wrong(format!(
-                        "event_type is {found}, expected request_end, request_payload, tool_start, tool_end or tool_error"
-                    )));
-                }
-            };
-            let record: Record = match envelope.event {
-                Some(event) => lines.read_part(event.get())?,
-                None => lines.read()?,
-            };
-            if record.schema.as_deref() != Some(SCHEMA) {
-                let found = record.schema.as_deref().unwrap_or("missing");
-                return Err(lines.wrong(format!("schema is {found}, expected {SCHEMA}")));
-            }
-            if ends_request {
-                self.request(&lines, record)?;
-            } else {
-                self.tool(&lines, record)?;
-            }
+            self.found.push(found);
         }
         Ok(())
     }
 
-    fn request<R: BufRead>(&mut self, lines: &Lines<R>, record: Record) -> Result<(), TraceError> {
+    /// The next request of a shard; tool calls before it are taken in.
+    pub(super) fn next_request<R: BufRead>(&mut self, lines: &mut Lines<R>) -> Result<Option<Found>, TraceError> {
+        while lines.advance()? {
+            if let Some(found) = self.line(lines)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The request in the line that was read last, if it is one.
+    pub(super) fn line<R: BufRead>(&mut self, lines: &Lines<R>) -> Result<Option<Found>, TraceError> {
+        if !lines.is_object()? {
+            return Ok(None);
+        }
+        let envelope: Envelope<'_> = lines.read()?;
+        let inner: Option<Head> = envelope.event.map(|event| lines.read_part(event.get())).transpose()?;
+        let event_type = inner.and_then(|head| head.event_type).or(envelope.event_type);
+        let ends_request = match event_type.as_deref() {
+            Some("request_payload" | "tool_start") => return Ok(None),
+            Some("request_end") => true,
+            Some("tool_end" | "tool_error") => false,
+            other => {
+                let found = other.unwrap_or("missing");
+                return Err(lines.wrong(format!(
+                    "event_type is {found}, expected request_end, request_payload, tool_start, tool_end or tool_error"
+                )));
+            }
+        };
+        let record: Record = match envelope.event {
+            Some(event) => lines.read_part(event.get())?,
+            None => lines.read()?,
+        };
+        if record.schema.as_deref() != Some(SCHEMA) {
+            let found = record.schema.as_deref().unwrap_or("missing");
+            return Err(lines.wrong(format!("schema is {found}, expected {SCHEMA}")));
+        }
+        if ends_request {
+            return self.request(lines, record).map(Some);
+        }
+        self.tool(lines, record)?;
+        Ok(None)
+    }
+
+    fn request<R: BufRead>(&mut self, lines: &Lines<R>, record: Record) -> Result<Found, TraceError> {
         let missing = |field: &str| lines.wrong(format!("{field} is missing; a request_end record needs it"));
         let recorded = record.event_time_unix_ms.ok_or_else(|| missing("event_time_unix_ms"))?;
         let request = record.request.ok_or_else(|| missing("request"))?;
@@ -206,10 +225,6 @@ impl RequestTraceReader {
         if request.request_id.trim().is_empty() {
             return Err(missing("request.request_id"));
         }
-        if !self.names.insert(request.request_id.clone()) {
-            let name = request.request_id;
-            return Err(lines.wrong(format!("request_id {name} stands for two requests")));
-        }
         if let Some(agent) = record
             .agent_context
             .as_ref()
@@ -223,7 +238,7 @@ impl RequestTraceReader {
         let output_tokens = output_tokens.ok_or_else(|| missing("request.output_tokens"))?;
         lines.check_tokens("request.replay.input_length", input_tokens)?;
         lines.check_tokens("request.output_tokens", output_tokens)?;
-        self.found.push(Found {
+        Ok(Found {
             request_id: request.request_id,
             model: request.model,
             start,
@@ -233,8 +248,12 @@ impl RequestTraceReader {
             output_tokens,
             agent: record.agent_context,
             dependencies: replay.dependencies,
-        });
-        Ok(())
+        })
+    }
+
+    /// Tokens per hash id, as far as it is known.
+    pub(super) fn block_tokens(&self) -> Option<u32> {
+        self.block_tokens
     }
 
     /// Prompt tokens, which have to reach into the last block; where requests are independent Dynamo 1.6.1 takes fewer.

@@ -21,7 +21,7 @@ use serde::Deserialize;
 use crate::engine::Semantics;
 
 use super::super::agentic::{AgenticRequest, Dependency, Graph, GraphOrigin, Relation, Trigger};
-use super::line::{MAX_TOKENS, TraceError};
+use super::line::{MAX_TOKENS, TraceError, placeless};
 
 /// Deepest nesting of subagents.
 const MAX_DEPTH: usize = 16;
@@ -226,7 +226,7 @@ fn line(file: &str, error: &serde_json::Error) -> TraceError {
     TraceError::Line {
         file: file.to_owned(),
         line: error.line() as u64,
-        what: error.to_string(),
+        what: placeless(error),
     }
 }
 

@@ -30,6 +30,9 @@ fn flags(case: &Case, recorded: &Recorded, release: &str, directory: &Path) -> V
     let records = directory.join("records.jsonl").display().to_string();
     let own = ["--semantics", release, "--request-records", &records].map(str::to_owned);
     let mut flags = [case.workload_flags(directory), recorded.flags(), own.to_vec()].concat();
+    for flag in &mut flags {
+        *flag = flag.replace("<beside>", &directory.display().to_string());
+    }
     if let Some(script) = &case.scaling_script {
         let log = planner_log(directory).display().to_string();
         flags.extend([
