@@ -1,6 +1,7 @@
 //! The command line: clap structs and nothing else.
 
 pub mod ctl;
+mod drill;
 pub mod help;
 pub mod peer_flags;
 mod predict;
@@ -13,6 +14,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::config::Settings;
 
+pub use drill::DrillArgs;
 pub use predict::{PredictArgs, PredictionArgs, PredictionFormat, RecommendArgs, Stack};
 pub use replay::{ReplayArgs, ReplayMode, RouterMode, TraceFormat, WekaTimes};
 pub use trace::{ConvertTraceArgs, StatArgs, StatFormat, SynthArgs, TraceCommand, TraceInput};
@@ -52,6 +54,8 @@ pub enum Command {
     /// Describe, convert and make trace files.
     #[command(subcommand)]
     Trace(TraceCommand),
+    /// Run scenarios with faults and probe load against a router, and give a verdict.
+    Drill(Box<DrillArgs>),
     /// Look at a running fleet, break it, mend it.
     Ctl(Box<ctl::CtlArgs>),
     /// Work on measured hardware profiles.

@@ -11,6 +11,7 @@ pub mod cluster;
 pub mod config;
 pub mod convert;
 pub mod ctl;
+pub mod drill;
 pub mod engine;
 pub mod faults;
 pub mod model;

@@ -15,6 +15,11 @@ fn main() -> ExitCode {
     };
     init_logs(cli.log_format);
     let result = match &cli.command {
+        Command::Drill(args) => match ghostfleet::drill::command::command(args, &mut std::io::stdout()) {
+            // A verdict is no error: it has been printed.
+            Ok(verdict) => return ExitCode::from(verdict.exit_code()),
+            Err(error) => Err((error.exit_code(), error.to_string())),
+        },
         Command::Serve(args) => ghostfleet::serve::run(args).map_err(|error| (error.exit_code(), error.to_string())),
         Command::Replay(args) => {
             let replayed = match args.replay_mode {

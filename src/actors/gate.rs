@@ -97,7 +97,8 @@ impl Gate {
 }
 
 impl Intake for Gate {
-    fn knock(&self) -> Result<(), Refusal> {
+    fn knock(&self, client_id: &str) -> Result<(), Refusal> {
+        self.faults.note_arrival(client_id);
         gate_faults::knock(&self.faults)
     }
 

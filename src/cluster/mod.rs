@@ -34,7 +34,7 @@ use crate::model::ModelError;
 use crate::transport::discovery::DiscoveryError;
 use crate::transport::nats::NatsError;
 use crate::transport::request_plane::tcp::server::{BindError, TcpServer};
-use crate::types::WorkerId;
+use crate::types::{Token, WorkerId};
 
 pub use budget::{Budget, BudgetError};
 pub use door::RankDoor;
@@ -155,6 +155,8 @@ pub struct Facts {
     pub budget: Budget,
     /// Where the model's files are.
     pub model_dir: std::path::PathBuf,
+    /// `lo..hi`: ids of the model that are ordinary text.
+    pub token_ids: (Token, Token),
 }
 
 impl Cluster {

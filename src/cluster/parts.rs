@@ -22,11 +22,14 @@ use crate::admin::server::AdminDoor;
 use crate::admin::status::StatusServer;
 use crate::config::{Config, Group, Ports};
 use crate::engine::{EngineConfig, WorkerRole};
+use crate::faults::Journal;
+use crate::faults::journal::Addressee;
 use crate::model::Model;
 use crate::model::card::{CardOptions, Role};
 use crate::transport::discovery::Discovery;
+use crate::transport::request_plane::endpoint::EndpointTable;
 use crate::transport::request_plane::tcp::server::Limits;
-use crate::types::WorkerId;
+use crate::types::{InstanceId, WorkerId};
 
 /// Threads for sockets. More would not help: the work is short and the arbiters need the cores too.
 const POOL_THREADS: usize = 2;
@@ -62,6 +65,7 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
         tracing::warn!("{doubt}");
     }
     let workers = plan_workers(config, &planned);
+    let endpoints = planes.endpoints();
     let (server, requests) = planes.listener();
     let outlets = planes.outlets();
     let connector = planes.into_connector();
@@ -75,6 +79,9 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
         config.max_open_requests,
     );
     let shared = Arc::new(shared.registered_within(config.registration_limit));
+    if let Some(endpoints) = endpoints {
+        note_strays(&endpoints, &planned, Arc::clone(&shared.journal));
+    }
     let registry = Arc::new(Registry::default());
     let (launch_sender, launch) = watch::channel(Launch::Starting { registered: 0 });
     let status = config.status.as_ref().map(|options| {
@@ -100,6 +107,7 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
         threads: 1 + arbiters + POOL_THREADS + BLOCKING_THREADS,
         budget,
         model_dir: model.dir.clone(),
+        token_ids: model.info.generated_ids,
     };
     let store_health = shared.store_health.clone();
     let stagger = config.stagger;
@@ -137,6 +145,25 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
         _admin: admin,
         pool: Some(pool),
     })
+}
+
+/// Requests for instances that are gone are noted for whoever follows requests; paths begin with the instance id in
+/// hexadecimal.
+fn note_strays(endpoints: &EndpointTable, groups: &[Arc<GroupPlan>], journal: Arc<Journal>) {
+    let without_id = |path: &str| path.split_once('/').map(|(_, rest)| rest.to_owned());
+    let served: Vec<String> = groups
+        .iter()
+        .filter_map(|group| without_id(&group.endpoint.request_path(InstanceId(0))))
+        .collect();
+    endpoints.watch_strays(move |path| {
+        let path = std::str::from_utf8(path).ok().and_then(|path| path.split_once('/'));
+        if let Some((id, rest)) = path
+            && served.iter().any(|name| name == rest)
+            && let Ok(instance) = u64::from_str_radix(id, 16)
+        {
+            journal.note_arrival(Addressee::Gone(instance), "");
+        }
+    });
 }
 
 /// Starts the actor system on its own thread.
@@ -261,13 +288,13 @@ fn settle_engine(group: &Group, model: &Model) -> Result<EngineConfig, StartErro
 }
 
 fn plan_workers(config: &Config, groups: &[Arc<GroupPlan>]) -> Vec<WorkerPlan> {
-    let ids =
-        config.groups.iter().zip(groups).flat_map(|(group, plan)| {
-            std::iter::repeat_n(plan, usize::try_from(group.num_workers).unwrap_or(usize::MAX))
-        });
+    let ids = config.groups.iter().zip(groups).flat_map(|(group, plan)| {
+        let many = usize::try_from(group.num_workers).unwrap_or(usize::MAX);
+        std::iter::repeat_n((plan, &group.labels), many)
+    });
     ids.zip(disaggregation::rendezvous(config))
         .zip(0u32..)
-        .map(|((group, rendezvous), index)| {
+        .map(|(((group, labels), rendezvous), index)| {
             let port = |first: u16| {
                 if first == 0 {
                     0
@@ -278,6 +305,7 @@ fn plan_workers(config: &Config, groups: &[Arc<GroupPlan>]) -> Vec<WorkerPlan> {
             WorkerPlan {
                 id: WorkerId(index),
                 group: Arc::clone(group),
+                labels: labels.of(index).collect(),
                 tcp: (config.ports == Ports::PerWorker)
                     .then(|| SocketAddr::new(config.tcp_host, port(config.tcp_port))),
                 http: config

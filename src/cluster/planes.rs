@@ -152,6 +152,14 @@ impl<'a> Planes<'a> {
         }
     }
 
+    /// The paths of the shared listener, if a group uses it.
+    pub(super) fn endpoints(&self) -> Option<EndpointTable> {
+        match &self.listener {
+            Some((_, _, RequestPlane::Tcp { endpoints, .. })) => Some(endpoints.clone()),
+            Some((_, _, RequestPlane::Nats(_))) | None => None,
+        }
+    }
+
     /// What makes further NATS connections.
     pub(super) fn into_connector(self) -> Option<NatsConnector> {
         self.nats.map(|nats| nats.connector)

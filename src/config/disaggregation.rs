@@ -35,7 +35,7 @@ const LISTED_PORTS: usize = 8;
 
 impl Disaggregation {
     /// Where prefill workers and decode workers meet, and how fast KV travels, in words.
-    pub fn words(&self) -> String {
+    fn words(&self) -> String {
         let meet = match &self.bootstrap_ports[..] {
             [] => "no rendezvous: decode legs follow prefill legs".to_owned(),
             ports if ports.iter().all(|&port| port == 0) => "rendezvous on free ports".to_owned(),
@@ -52,6 +52,13 @@ impl Disaggregation {
         } else {
             format!("{meet}; KV at once")
         }
+    }
+}
+
+impl Group {
+    /// How its workers hand prompts over, in words; `None`: they compute none for others.
+    pub fn handoffs(&self) -> Option<String> {
+        (self.engine.role == WorkerRole::Prefill).then(|| self.disaggregation.words())
     }
 }
 

@@ -243,7 +243,14 @@ impl ConfigFile {
             path: path.to_owned(),
             error: error.to_string().trim_end().to_owned(),
         };
-        let mut table: toml::Table = toml::from_str(text).map_err(syntax)?;
+        Self::from_table(path, toml::from_str(text).map_err(syntax)?, text)
+    }
+
+    /// The same from a table that stands somewhere in the text of a file.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn from_table(path: &Path, mut table: toml::Table, text: &str) -> Result<Self, ConfigError> {
         let groups = match table.remove("group") {
             None => Vec::new(),
             Some(toml::Value::Array(tables)) => tables,
@@ -280,6 +287,13 @@ impl ConfigFile {
             fleet,
             groups: parsed,
         })
+    }
+}
+
+impl ConfigFile {
+    /// What it says for the whole fleet, and for how many groups it says something.
+    pub fn fleet(&self) -> (&Settings, usize) {
+        (&self.fleet, self.groups.len())
     }
 }
 
@@ -330,14 +344,19 @@ fn explain_at(error: &toml::de::Error, text: &str) -> String {
 }
 
 fn unknown_key(key: &str) -> String {
-    let nearest = known_keys()
-        .into_iter()
+    unknown_of(key, &known_keys())
+}
+
+/// A key that is not among those that are known, in words that name the nearest one.
+pub(crate) fn unknown_of(key: &str, known: &[&str]) -> String {
+    let nearest = known
+        .iter()
         .map(|known| (strsim::jaro_winkler(key, known), known))
         .max_by(|a, b| a.0.total_cmp(&b.0))
         .filter(|(score, _)| *score > 0.7);
     match nearest {
         Some((_, known)) => format!("unknown key `{key}`; did you mean `{known}`?"),
-        None => format!("unknown key `{key}`; known keys: {}", known_keys().join(", ")),
+        None => format!("unknown key `{key}`; known keys: {}", known.join(", ")),
     }
 }
 

@@ -1,8 +1,10 @@
 //! What happened to the faults of a fleet, in order: added, opened, drawn, carried out; and what became of the workers.
 //!
-//! Bounded: draws have a ring of their own, so that a busy gate does not push out the rest.
+//! Bounded: draws have a ring of their own, so that a busy gate does not push out the rest. Whoever wants to know which
+//! requests came to whom asks for it first ([`Journal::follow_requests`]); until then that costs one relaxed load each.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
@@ -90,15 +92,45 @@ pub enum Event {
     },
 }
 
+/// A request that came to the fleet, whether it was taken or not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Arrival {
+    /// Since the fleet started.
+    pub at: SimTime,
+    /// To whom.
+    pub to: Addressee,
+    /// Id that the caller gave it; empty where nobody was there to read it.
+    pub request: String,
+}
+
+/// To whom a request came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Addressee {
+    /// A worker that is alive.
+    Worker(WorkerId),
+    /// An instance id that nobody has any more.
+    Gone(u64),
+}
+
+/// Requests kept until they are taken: minutes of a busy fleet.
+const KEPT_ARRIVALS: usize = 262_144;
+
+/// Longest request id that is kept whole, bytes.
+const MAX_REQUEST_ID: usize = 128;
+
 /// The journal of a fleet.
 pub struct Journal {
     now: Box<dyn Fn() -> SimTime + Send + Sync>,
+    follows_requests: AtomicBool,
     inner: Mutex<Inner>,
 }
 
 #[derive(Default)]
 struct Inner {
     last: u64,
+    arrivals: VecDeque<Arrival>,
+    dropped_arrivals: u64,
     news: VecDeque<Entry>,
     draws: VecDeque<Entry>,
     /// Newest position that each ring has dropped.
@@ -130,8 +162,40 @@ impl Journal {
     pub fn new(now: impl Fn() -> SimTime + Send + Sync + 'static) -> Self {
         Self {
             now: Box::new(now),
+            follows_requests: AtomicBool::new(false),
             inner: Mutex::default(),
         }
+    }
+
+    /// From now on requests are noted as they come, until [`Self::take_arrivals`] takes them.
+    pub fn follow_requests(&self) {
+        self.follows_requests.store(true, Relaxed);
+    }
+
+    /// A request has come; nothing is noted unless somebody wants to know.
+    #[inline]
+    pub fn note_arrival(&self, to: Addressee, request: &str) {
+        if self.follows_requests.load(Relaxed) {
+            self.keep_arrival(to, request);
+        }
+    }
+
+    fn keep_arrival(&self, to: Addressee, request: &str) {
+        let at = (self.now)();
+        let request = request.chars().take(MAX_REQUEST_ID).collect();
+        let mut inner = self.lock();
+        if inner.arrivals.len() == KEPT_ARRIVALS {
+            inner.arrivals.pop_front();
+            inner.dropped_arrivals += 1;
+        }
+        inner.arrivals.push_back(Arrival { at, to, request });
+    }
+
+    /// The requests that have come since the last call, in order, and how many more there were than are kept.
+    pub fn take_arrivals(&self) -> (Vec<Arrival>, u64) {
+        let mut inner = self.lock();
+        let dropped = std::mem::take(&mut inner.dropped_arrivals);
+        (std::mem::take(&mut inner.arrivals).into(), dropped)
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -201,6 +265,25 @@ impl Journal {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn requests_are_noted_once_somebody_wants_to_know() {
+        let journal = Journal::new(|| SimTime(7));
+        let worker = Addressee::Worker(WorkerId(3));
+        journal.note_arrival(worker, "early");
+        journal.follow_requests();
+        journal.note_arrival(worker, "r1");
+        journal.note_arrival(Addressee::Gone(9), "");
+        let (arrivals, dropped) = journal.take_arrivals();
+        assert_eq!((arrivals.len(), dropped), (2, 0));
+        assert_eq!((arrivals[0].to, arrivals[0].request.as_str()), (worker, "r1"));
+        for _ in 0..KEPT_ARRIVALS + 2 {
+            journal.note_arrival(worker, "r");
+        }
+        let (arrivals, dropped) = journal.take_arrivals();
+        assert_eq!((arrivals.len(), dropped), (KEPT_ARRIVALS, 2));
+        assert_eq!(journal.take_arrivals(), (Vec::new(), 0));
+    }
 
     #[test]
     fn draws_do_not_push_out_news_and_pages_follow_on() {

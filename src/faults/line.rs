@@ -79,14 +79,16 @@ fn number(key: &str, value: &str) -> Result<f64, FaultError> {
 }
 
 fn seconds(key: &str, value: &str) -> Result<f64, FaultError> {
+    read_seconds(value).ok_or_else(|| FaultError::Line(format!("{key}={value} must be a time, as in 250ms, 10s or 2m")))
+}
+
+/// A time as people write it, in seconds: `250ms`, `10s`, `2m`, or a plain number of seconds.
+pub fn read_seconds(text: &str) -> Option<f64> {
     let (digits, unit) = [("ms", 1e-3), ("s", 1.0), ("m", 60.0)]
         .into_iter()
-        .find_map(|(suffix, unit)| Some((value.strip_suffix(suffix)?, unit)))
-        .unwrap_or((value, 1.0));
-    digits
-        .parse::<f64>()
-        .map(|number| number * unit)
-        .map_err(|_| FaultError::Line(format!("{key}={value} must be a time, as in 250ms, 10s or 2m")))
+        .find_map(|(suffix, unit)| Some((text.strip_suffix(suffix)?, unit)))
+        .unwrap_or((text, 1.0));
+    digits.trim().parse::<f64>().ok().map(|number| number * unit)
 }
 
 impl fmt::Display for Fault {

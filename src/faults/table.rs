@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use super::draw::Dice;
-use super::journal::{Event, Journal};
+use super::journal::{Addressee, Event, Journal};
 use super::kind::{GateFault, Kind};
 use super::select::Level;
 use super::{Fault, FaultId};
@@ -83,6 +83,12 @@ impl WorkerFaults {
     /// Where choices are noted.
     pub fn journal(&self) -> &Arc<Journal> {
         &self.journal
+    }
+
+    /// A request has come to the worker.
+    #[inline]
+    pub fn note_arrival(&self, request: &str) {
+        self.journal.note_arrival(Addressee::Worker(self.worker), request);
     }
 
     /// Replaces the content; the closest aimed first.

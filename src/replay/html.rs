@@ -118,7 +118,8 @@ pub fn render(title: &str, runs: &[NamedReport]) -> String {
     page
 }
 
-fn escaped(text: &str) -> String {
+/// Text within a page.
+pub(crate) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for letter in text.chars() {
         match letter {

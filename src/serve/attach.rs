@@ -11,12 +11,10 @@ use crate::transport::tls::{Pem, Trust};
 /// attach.
 pub(super) fn command(config: &Config, settings: &Settings, group: &Group) -> Option<String> {
     let mut words = Words::default();
-    let backend = discovery(config, &mut words)?;
-    if config.tcp_advertise.is_loopback() {
-        words.set("DYN_TCP_RPC_HOST", "127.0.0.1");
-        words.set("DYN_TCP_RESPONSE_STREAM_HOST", "lo");
-        words.set("DYN_EVENT_PLANE_HOST", "127.0.0.1");
+    for (name, value) in config.frontend_environment(group) {
+        words.set(name, &value);
     }
+    let backend = discovery(config, &mut words)?;
     if group.uses_nats() {
         nats(config, &mut words);
     }
@@ -49,11 +47,10 @@ pub(super) fn command(config: &Config, settings: &Settings, group: &Group) -> Op
     Some(words.0.join(" "))
 }
 
-/// Name of the backend; `None`: nobody outside can see it.
+/// Name of the backend, and what it asks for besides its address; `None`: nobody outside can see it.
 fn discovery(config: &Config, words: &mut Words) -> Option<&'static str> {
     match &config.discovery {
         DiscoveryConfig::Etcd(etcd) => {
-            words.set("ETCD_ENDPOINTS", &etcd.endpoints.join(","));
             if let Some((user, _)) = &etcd.user {
                 words.set("ETCD_AUTH_USERNAME", user);
                 words.ask("ETCD_AUTH_PASSWORD", "its password");
@@ -67,12 +64,7 @@ fn discovery(config: &Config, words: &mut Words) -> Option<&'static str> {
             }
             Some("etcd")
         }
-        DiscoveryConfig::File(file) => {
-            // Absolute: the frontend may be started from anywhere.
-            let root = std::path::absolute(&file.root).unwrap_or_else(|_| file.root.clone());
-            words.set("DYN_FILE_KV", &root.display().to_string());
-            Some("file")
-        }
+        DiscoveryConfig::File(_) => Some("file"),
         DiscoveryConfig::Mem(_) => None,
     }
 }
@@ -81,7 +73,6 @@ fn nats(config: &Config, words: &mut Words) {
     let Some(options) = config.nats.as_ref().map(|nats| &nats.options) else {
         return;
     };
-    words.set("NATS_SERVER", &options.addresses());
     match &options.auth {
         NatsAuth::None => {}
         NatsAuth::Password { user, .. } => {

@@ -5,7 +5,6 @@ use std::fmt::Write as _;
 use super::attach;
 use crate::cluster::{Cluster, Facts};
 use crate::config::{Brokers, Config, EventPlane, Group, NativeEvents, NatsConnections, RequestPlane, Settings};
-use crate::engine::WorkerRole;
 use crate::transport::discovery::DiscoveryConfig;
 
 /// All of it.
@@ -39,8 +38,8 @@ pub(super) fn render(config: &Config, settings: &Settings, cluster: &Cluster) ->
                 },
             ),
         );
-        if engine.role == WorkerRole::Prefill {
-            line("handoffs", format!("[{}] {}", group.name, group.disaggregation.words()));
+        if let Some(handoffs) = group.handoffs() {
+            line("handoffs", format!("[{}] {handoffs}", group.name));
         }
     }
     let discovery = match &config.discovery {

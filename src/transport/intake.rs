@@ -36,11 +36,12 @@ pub enum Leg {
 
 /// Takes requests for one worker. Cheap to call from any thread; never blocks.
 pub trait Intake: Send + Sync {
-    /// Whether the worker would look at a further request at all; asked once for each, before anything else.
+    /// Whether the worker would look at a further request at all; asked once for each, before anything else, with the id
+    /// that the caller gave it.
     ///
     /// # Errors
     /// [`Refusal`] when not.
-    fn knock(&self) -> Result<(), Refusal> {
+    fn knock(&self, _client_id: &str) -> Result<(), Refusal> {
         Ok(())
     }
 

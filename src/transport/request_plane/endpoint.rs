@@ -1,6 +1,7 @@
 //! What stands behind an endpoint path, and the table from paths to endpoints.
 
-use std::sync::Arc;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use dashmap::DashMap;
@@ -63,10 +64,20 @@ fn decide(endpoint: Option<Arc<dyn Endpoint>>, path: &[u8], payload: &Bytes) -> 
 
 type Paths = DashMap<Box<[u8]>, Arc<dyn Endpoint>>;
 
+/// Hears of requests to paths that nobody serves.
+type Watch = Box<dyn Fn(&[u8]) + Send + Sync>;
+
 /// Paths of one listener. Read for every request, written when a worker comes or goes.
 #[derive(Default, Clone)]
 pub struct EndpointTable {
     paths: Arc<Paths>,
+    strays: Arc<OnceLock<Watch>>,
+}
+
+impl fmt::Debug for EndpointTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "EndpointTable({} paths)", self.paths.len())
+    }
 }
 
 impl EndpointTable {
@@ -82,7 +93,19 @@ impl EndpointTable {
 
     /// The endpoint behind `path`.
     pub fn get(&self, path: &[u8]) -> Option<Arc<dyn Endpoint>> {
-        self.paths.get(path).map(|entry| Arc::clone(&entry))
+        let found = self.paths.get(path).map(|entry| Arc::clone(&entry));
+        if found.is_none()
+            && let Some(watch) = self.strays.get()
+        {
+            watch(path);
+        }
+        found
+    }
+
+    /// From now on `watch` hears the path of each request that nobody serves. The first watch stays.
+    pub fn watch_strays(&self, watch: impl Fn(&[u8]) + Send + Sync + 'static) {
+        // A second one would be told of half of the requests.
+        let _ = self.strays.set(Box::new(watch));
     }
 }
 
@@ -103,6 +126,17 @@ mod tests {
         let mut payload = Vec::new();
         two_part::write(&mut payload, header, b"body");
         dispatch(endpoint, b"a/b", &payload.into()).text()
+    }
+
+    #[test]
+    fn who_watches_hears_of_requests_that_nobody_serves() {
+        let table = EndpointTable::default();
+        table.insert("a/b", Arc::new(Takes));
+        let heard = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let notes = Arc::clone(&heard);
+        table.watch_strays(move |path| notes.lock().unwrap().push(path.to_vec()));
+        assert!(table.get(b"a/b").is_some() && table.get(b"2a/b").is_none());
+        assert_eq!(*heard.lock().unwrap(), [b"2a/b".to_vec()]);
     }
 
     #[test]

@@ -238,11 +238,11 @@ impl GenerateEndpoint {
 
 impl Endpoint for GenerateEndpoint {
     fn accept(self: Arc<Self>, call: Call) -> Ack {
+        if let Err(refusal) = self.intake.knock(&call.control.id) {
+            return Ack::Overloaded(refusal.to_string());
+        }
         if self.counts.open.load(Ordering::Relaxed) >= self.max_open {
             return Ack::Overloaded("worker at capacity".to_owned());
-        }
-        if let Err(refusal) = self.intake.knock() {
-            return Ack::Overloaded(refusal.to_string());
         }
         let (mut wait, mut ack) = (Duration::ZERO, Ack::Accepted);
         for fault in self.ask::<RequestFault>() {

@@ -1,0 +1,321 @@
+//! Checks: what has to hold, in one line each.
+//!
+//! `<quantity> <relation> <value> [after <point>] [until <point>] [within <time> [of <point>]] [over <time>]`
+//!
+//! | Quantity | What | Unit |
+//! |---|---|---|
+//! | `requests`, `completed`, `failed`, `failed(<how>)` | requests sent in the window, and what became of them | count |
+//! | `error_rate` | failed of those that are over | share |
+//! | `p99 ttft`, `mean itl`, `max gap`, `p50 latency` | time to the first token; time per token of an answer; longest silence in an answer; whole answer. `p<N>`, `median`, `mean`, `max`, `min` | time |
+//! | `throughput` | tokens per second that clients got | per second |
+//! | `requests reaching <workers>` | requests that came to these workers, or to the address of one that is dead | count |
+//! | `spread` | requests of the busiest worker against the mean of all | ratio |
+//! | `migrations` | answers that were continued on another worker | count |
+//! | `leaked streams`, `sequences`, `blocks`, `rooms`, `anything` | what is still held when the drill has settled | count |
+//! | `time_to_detect` | from a disturbance to the last request that came to its victims | time |
+//! | `time_to_recover` | from a disturbance until no request fails and `p99 ttft` is back under twice the baseline | time |
+//! | `hit_rate`, `believed_hit_rate`, `overcredit` | share of prompt tokens found in caches; the share that the router counted on; how much more that is | share |
+//! | `recoveries` | answers of workers to routers that ask for events that they missed | count |
+//! | `index_drift` | blocks that a router's index has wrong, of all | share |
+//! | `victims` | workers that the disturbance has struck | count |
+//!
+//! Values are numbers, `5%`, times (`20ms`, `3s`) or `2x`: that many times the quantity before the first disturbance.
+//! Points are `start`, `end`, a mark, a time, or `3s after <mark>`. Workers are selectors that name them, or `victim`: those
+//! struck at the mark that the check names, else at the first disturbance.
+//!
+//! Without `within` a check is decided once, over its whole window. With it there has to be a moment, early enough, from
+//! which on every stretch of `over` (2 s) meets it. `no request reaches <workers> [3s after <mark>]` is short for
+//! `requests reaching <workers> == 0 after ..`. A request belongs to the moment at which it was sent.
+
+mod judge;
+mod measure;
+mod words;
+
+use serde::Deserialize;
+
+pub use self::judge::{Judgement, Status, judge};
+pub(in crate::drill) use self::measure::quantile;
+use super::scenario::span::Span;
+use crate::faults::Selector;
+
+/// One check.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Check {
+    /// Its name in reports; the expression, if it has none.
+    pub name: String,
+    /// As written.
+    pub expect: String,
+    /// What it would mean if it failed.
+    pub why: String,
+    /// It says something about a router only.
+    pub needs_frontend: bool,
+    /// Only requests of this load.
+    pub load: Option<String>,
+    /// The expression, read.
+    pub condition: Condition,
+}
+
+/// An expression, read.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Condition {
+    /// What is looked at.
+    pub quantity: Quantity,
+    /// How it is compared.
+    pub relation: Relation,
+    /// With what.
+    pub value: Value,
+    /// Begin of the window; `None`: when the drill has warmed up.
+    pub after: Option<Point>,
+    /// End of the window; `None`: the end.
+    pub until: Option<Point>,
+    /// It has to hold from this long after the begin at the latest.
+    pub within: Option<Span>,
+    /// Length of the stretches that are looked at one by one.
+    pub over: Span,
+}
+
+/// Stretches of a check that does not say how long they are.
+const STRETCH: Span = Span(2.0);
+
+/// What can be looked at.
+#[derive(Debug, Clone, PartialEq)]
+#[allow(missing_docs)]
+pub enum Quantity {
+    Requests,
+    Completed,
+    /// Of any kind, or of one.
+    Failed(Option<String>),
+    ErrorRate,
+    Latency(Stat, Latency),
+    Throughput,
+    Reaching(Whom),
+    Spread,
+    Migrations,
+    Leaked(Held),
+    TimeToDetect,
+    TimeToRecover,
+    HitRate,
+    BelievedHitRate,
+    Overcredit,
+    Recoveries,
+    IndexDrift,
+    Victims,
+}
+
+/// Which time of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Latency {
+    /// From sending to the first token.
+    Ttft,
+    /// Mean time between tokens of one answer.
+    Itl,
+    /// Longest silence between two tokens of one answer.
+    Gap,
+    /// From sending to the end.
+    Whole,
+}
+
+/// Which of many.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Stat {
+    /// Share of the values that are not greater, from 0 to 1; 1 is the greatest.
+    Quantile(f64),
+    /// Mean.
+    Mean,
+}
+
+/// What requests hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Held {
+    Streams,
+    Sequences,
+    Blocks,
+    Rooms,
+    Anything,
+}
+
+/// Workers that a check names.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Whom {
+    /// By name.
+    Named(Selector),
+    /// Those struck at a mark; `None`: at the mark that the check's window begins with, else the first disturbance.
+    Victims(Option<String>),
+}
+
+/// How two numbers are compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Relation {
+    Less,
+    AtMost,
+    Greater,
+    AtLeast,
+    Equal,
+    NotEqual,
+}
+
+impl Relation {
+    /// Its sign.
+    pub const fn sign(self) -> &'static str {
+        match self {
+            Self::Less => "<",
+            Self::AtMost => "<=",
+            Self::Greater => ">",
+            Self::AtLeast => ">=",
+            Self::Equal => "==",
+            Self::NotEqual => "!=",
+        }
+    }
+
+    /// Whether `left` is so related to `right`.
+    #[allow(clippy::float_cmp)]
+    pub fn holds(self, left: f64, right: f64) -> bool {
+        match self {
+            Self::Less => left < right,
+            Self::AtMost => left <= right,
+            Self::Greater => left > right,
+            Self::AtLeast => left >= right,
+            Self::Equal => left == right,
+            Self::NotEqual => left != right,
+        }
+    }
+}
+
+/// What a quantity is compared with. Times are in seconds, shares from 0 to 1.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Value {
+    /// A number.
+    Number(f64),
+    /// So many times the baseline.
+    Baseline(f64),
+}
+
+/// A moment of a drill.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Point {
+    /// So many seconds after the start.
+    At(f64),
+    /// The end of the loads.
+    End,
+    /// So many seconds after a mark.
+    After(String, f64),
+}
+
+/// What a quantity is measured in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// Seconds.
+    Time,
+    /// 0 to 1.
+    Share,
+    /// Whole numbers.
+    Count,
+    /// Anything else.
+    Number,
+}
+
+impl Quantity {
+    /// Its unit.
+    pub fn unit(&self) -> Unit {
+        match self {
+            Self::Latency(..) | Self::TimeToDetect | Self::TimeToRecover => Unit::Time,
+            Self::ErrorRate | Self::HitRate | Self::BelievedHitRate | Self::Overcredit | Self::IndexDrift => {
+                Unit::Share
+            }
+            Self::Requests
+            | Self::Completed
+            | Self::Failed(_)
+            | Self::Reaching(_)
+            | Self::Migrations
+            | Self::Leaked(_)
+            | Self::Recoveries
+            | Self::Victims => Unit::Count,
+            Self::Throughput | Self::Spread => Unit::Number,
+        }
+    }
+
+    /// Whether it is one number for a whole drill, which no window of time cuts.
+    pub fn is_of_the_whole(&self) -> bool {
+        match self {
+            Self::Leaked(_) | Self::TimeToDetect | Self::TimeToRecover | Self::Victims => true,
+            Self::Requests
+            | Self::Completed
+            | Self::Failed(_)
+            | Self::ErrorRate
+            | Self::Latency(..)
+            | Self::Throughput
+            | Self::Reaching(_)
+            | Self::Spread
+            | Self::Migrations
+            | Self::HitRate
+            | Self::BelievedHitRate
+            | Self::Overcredit
+            | Self::Recoveries
+            | Self::IndexDrift => false,
+        }
+    }
+
+    /// Whether it says something about a router and nothing without one.
+    pub fn is_of_a_router(&self) -> bool {
+        match self {
+            Self::Reaching(_)
+            | Self::Spread
+            | Self::Migrations
+            | Self::TimeToDetect
+            | Self::BelievedHitRate
+            | Self::Overcredit
+            | Self::Recoveries
+            | Self::IndexDrift => true,
+            Self::Requests
+            | Self::Completed
+            | Self::Failed(_)
+            | Self::ErrorRate
+            | Self::Latency(..)
+            | Self::Throughput
+            | Self::Leaked(_)
+            | Self::TimeToRecover
+            | Self::HitRate
+            | Self::Victims => false,
+        }
+    }
+}
+
+/// As it stands in the file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Written {
+    expect: String,
+    name: Option<String>,
+    #[serde(default)]
+    why: String,
+    needs: Option<Needs>,
+    load: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Needs {
+    Frontend,
+}
+
+impl Written {
+    /// Reads it against the marks and loads that there are.
+    pub(super) fn read(self, marks: &[&str], loads: &[&str]) -> Result<Check, String> {
+        let condition = words::read(&self.expect, marks).map_err(|why| format!("{:?}: {why}", self.expect))?;
+        if let Some(load) = &self.load
+            && !loads.contains(&load.as_str())
+        {
+            return Err(format!("there is no load {load}; there are {}", loads.join(", ")));
+        }
+        Ok(Check {
+            name: self.name.unwrap_or_else(|| self.expect.clone()),
+            needs_frontend: self.needs.is_some() || condition.quantity.is_of_a_router(),
+            expect: self.expect,
+            why: self.why,
+            load: self.load,
+            condition,
+        })
+    }
+}

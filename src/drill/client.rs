@@ -1,0 +1,187 @@
+//! A client as users have it: one connection per request, tokens as they come, a limit on every wait.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, HOST};
+use hyper::{Method, Request, Response};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::record::Failure;
+use super::sse::{Heard, Lines, kept};
+
+/// Longest answer that is not streamed.
+const MAX_BODY: usize = 16 << 20;
+
+/// Path of completions, which take prompts as token ids.
+pub(super) const COMPLETIONS: &str = "/v1/completions";
+
+/// One request on its way.
+pub(super) struct Ask {
+    /// `host:port`.
+    pub(super) authority: String,
+    /// JSON.
+    pub(super) body: Bytes,
+    /// Whether the body asks for a stream.
+    pub(super) stream: bool,
+    pub(super) first_token_timeout: Duration,
+    pub(super) timeout: Duration,
+}
+
+/// What came of it. Times are since it was sent.
+#[derive(Debug, Default)]
+pub(super) struct Answer {
+    pub(super) first: Option<Duration>,
+    pub(super) last: Option<Duration>,
+    pub(super) gap: Duration,
+    pub(super) heard: Heard,
+    pub(super) failure: Option<Failure>,
+}
+
+pub(super) fn failure(kind: impl Into<String>, detail: impl Into<String>) -> Failure {
+    Failure {
+        kind: kind.into(),
+        detail: detail.into(),
+    }
+}
+
+/// Sends a request and reads its answer to the end. `answer` is kept up to date, so that whoever gives up on it knows how
+/// far it came.
+pub(super) async fn ask(ask: Ask, answer: &mut Answer) {
+    let begun = Instant::now();
+    let deadline = begun + ask.timeout;
+    let first_deadline = deadline.min(begun + ask.first_token_timeout);
+    let outcome = exchange(ask, begun, (first_deadline, deadline), answer).await;
+    if let Err(failure) = outcome {
+        if let Some(last) = answer.last {
+            // Silence up to the failure is silence too.
+            answer.gap = answer.gap.max(begun.elapsed().saturating_sub(last));
+        }
+        answer.failure = Some(failure);
+    }
+}
+
+async fn exchange(
+    ask: Ask,
+    begun: Instant,
+    (first_deadline, deadline): (Instant, Instant),
+    answer: &mut Answer,
+) -> Result<(), Failure> {
+    let stream = ask.stream;
+    let sent = send(Method::POST, &ask.authority, COMPLETIONS, ask.body);
+    let response = timeout_at(first_deadline, sent).await;
+    let response = response.map_err(|_| failure("first_token_timeout", "no answer began in time"))??;
+    let status = response.status();
+    let mut body = response.into_body();
+    if !status.is_success() {
+        let text = timeout_at(deadline, collect(&mut body)).await;
+        let text = text.map_or_else(|_| Vec::new(), Result::unwrap_or_default);
+        return Err(failure(
+            format!("http_{}", status.as_u16()),
+            kept(&String::from_utf8_lossy(&text)),
+        ));
+    }
+    if !stream {
+        let text = timeout_at(deadline, collect(&mut body)).await;
+        let text = text.map_err(|_| failure("timeout", "the answer did not come in time"))??;
+        answer.heard.event(&text);
+        answer.heard.done = true;
+        let now = begun.elapsed();
+        (answer.first, answer.last) = (Some(now), Some(now));
+        return verdict(&answer.heard);
+    }
+    let mut lines = Lines::default();
+    loop {
+        let (until, kind, words) = match answer.first {
+            None => (first_deadline, "first_token_timeout", "no token came in time"),
+            Some(_) => (deadline, "timeout", "the answer did not end in time"),
+        };
+        let frame = timeout_at(until, body.frame())
+            .await
+            .map_err(|_| failure(kind, words))?;
+        let Some(frame) = frame else { break };
+        let frame = frame.map_err(|error| failure("reset", error.to_string()))?;
+        let Some(data) = frame.data_ref() else { continue };
+        let now = begun.elapsed();
+        let (first, last, gap, heard) = (&mut answer.first, &mut answer.last, &mut answer.gap, &mut answer.heard);
+        let pushed = lines.push(data, |event| {
+            if heard.event(event) {
+                first.get_or_insert(now);
+                if let Some(last) = last {
+                    *gap = (*gap).max(now.saturating_sub(*last));
+                }
+                *last = Some(now);
+            }
+        });
+        pushed.map_err(|_| failure("malformed", "a line does not end"))?;
+    }
+    verdict(&answer.heard)
+}
+
+/// Whether an answer that has ended is whole.
+fn verdict(heard: &Heard) -> Result<(), Failure> {
+    if let Some(error) = &heard.error {
+        return Err(failure("error_event", error));
+    }
+    if let Some(text) = &heard.malformed {
+        return Err(failure("malformed", text));
+    }
+    if !heard.finished || !heard.done {
+        let texts = heard.texts;
+        return Err(failure(
+            "truncated",
+            format!("ended after {texts} pieces without a finish reason or [DONE]"),
+        ));
+    }
+    Ok(())
+}
+
+async fn send(method: Method, authority: &str, path: &str, body: Bytes) -> Result<Response<Incoming>, Failure> {
+    let stream = TcpStream::connect(authority).await;
+    let stream = stream.map_err(|error| failure("connect", format!("{authority}: {error}")))?;
+    // Small requests must not wait for each other; a socket that cannot be told so works all the same.
+    let _ = stream.set_nodelay(true);
+    let broken = |error: hyper::Error| failure("reset", error.to_string());
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+        .await
+        .map_err(broken)?;
+    // Ends when the answer has been read or is dropped; its errors come out of the body as well.
+    tokio::spawn(connection);
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header(HOST, authority)
+        .header(CONTENT_TYPE, "application/json")
+        .body(Full::new(body))
+        .map_err(|error| failure("malformed", error.to_string()))?;
+    sender.send_request(request).await.map_err(broken)
+}
+
+async fn collect(body: &mut Incoming) -> Result<Vec<u8>, Failure> {
+    let mut text = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| failure("reset", error.to_string()))?;
+        if let Some(data) = frame.data_ref() {
+            if text.len() + data.len() > MAX_BODY {
+                return Err(failure("malformed", "the answer is too long"));
+            }
+            text.extend_from_slice(data);
+        }
+    }
+    Ok(text)
+}
+
+/// A small page; `None` when there is none in time.
+pub(super) async fn get(authority: &str, path: &str, limit: Duration) -> Option<(u16, Vec<u8>)> {
+    let page = async {
+        let response = send(Method::GET, authority, path, Bytes::new()).await.ok()?;
+        let status = response.status().as_u16();
+        let text = collect(&mut response.into_body()).await.ok()?;
+        Some((status, text))
+    };
+    timeout(limit, page).await.ok().flatten()
+}

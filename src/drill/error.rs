@@ -1,0 +1,52 @@
+//! Why a drill has no verdict.
+
+use std::path::PathBuf;
+
+use super::scenario::ScenarioError;
+use crate::cluster::StartError;
+use crate::config::ConfigError;
+
+/// A drill that did not run to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum DrillError {
+    /// The scenario.
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
+    /// The fleet's settings.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Flags, or a scenario that does not fit the surroundings.
+    #[error("{0}")]
+    Input(String),
+    /// The fleet.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The router does not do its part.
+    #[error("{0}")]
+    Frontend(String),
+    /// Files, threads.
+    #[error("cannot {0}: {1}")]
+    Io(String, std::io::Error),
+    /// Writing a report.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// Where to.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// By a signal.
+    #[error("the drill was interrupted")]
+    Interrupted,
+}
+
+impl DrillError {
+    /// Process exit code: 1 the run failed, 2 bad input.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Scenario(_) | Self::Config(_) | Self::Input(_) => 2,
+            Self::Start(error) if error.is_bad_input() => 2,
+            Self::Start(_) | Self::Frontend(_) | Self::Io(..) | Self::Write { .. } | Self::Interrupted => 1,
+        }
+    }
+}

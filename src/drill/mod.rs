@@ -1,0 +1,55 @@
+//! Drills: a fleet, a router, a load, faults on a timeline, and checks that end in a verdict.
+//!
+//! ```no_run
+//! use std::path::Path;
+//! use ghostfleet::drill::{Front, Options, Scenario, Verdict, run};
+//!
+//! let path = Path::new("config/drills/crash-hottest.toml");
+//! let scenario = Scenario::parse(path, &std::fs::read_to_string(path)?)?;
+//! // The router may also be made here, once the fleet is up: the answer is its address.
+//! let front = Front::Made(Box::new(|cluster, _config| {
+//!     let workers = cluster.snapshot().workers;
+//!     Ok(format!("http://127.0.0.1:{}", 8000 + workers.len()))
+//! }));
+//! let report = run(&scenario, Options { front, seed: Some(7), ..Options::default() })?;
+//! assert_eq!(report.verdict, Verdict::Pass, "{}", report.text());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! | Module | Job |
+//! |---|---|
+//! | [`scenario`] | what the file says; pure |
+//! | [`plan`] | what a load asks, and when; pure |
+//! | [`record`] | what was seen; pure |
+//! | [`check`] | what has to hold, and whether it did; pure |
+//! | [`report`] | the verdict as text, JSON, JUnit and HTML; pure |
+//! | `client`, [`sse`], `load` | probe load over HTTP |
+//! | `stage`, `router`, `scratch` | the fleet, the router in front of it, their files |
+//! | `timeline`, `watcher` | what is done to the fleet; what it looks like meanwhile |
+//! | [`truth`] | where a comparison of the router's index with the truth comes in |
+//! | `run`, [`command`] | all of it, from beginning to end; the command |
+
+pub mod check;
+mod client;
+pub mod command;
+mod error;
+mod load;
+pub mod plan;
+pub mod record;
+pub mod report;
+mod router;
+mod run;
+pub mod scenario;
+mod scratch;
+pub mod sse;
+mod stage;
+mod timeline;
+pub mod truth;
+mod watcher;
+
+pub use check::{Check, Judgement, Status};
+pub use error::DrillError;
+pub use record::Record;
+pub use report::{Report, Verdict};
+pub use run::{Front, MakeRouter, Options, run};
+pub use scenario::{Scenario, ScenarioError};

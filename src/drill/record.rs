@@ -1,0 +1,381 @@
+//! What was seen during a drill: requests as clients saw them, requests as the fleet saw them, figures, moments. Times are
+//! seconds since the drill's start.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::faults::journal::Entry;
+use crate::faults::select::Candidate;
+
+/// Everything that checks and reports look at.
+#[derive(Debug, Clone, Default)]
+pub struct Record {
+    /// Seed of all choices.
+    pub seed: u64,
+    /// Requests sent before count for nothing.
+    pub warmup: f64,
+    /// End of loads and timeline.
+    pub duration: f64,
+    /// Whether a router stands between loads and fleet.
+    pub has_frontend: bool,
+    /// Workers as selectors see them, by position.
+    pub workers: Vec<Candidate>,
+    /// Which of them only prefill.
+    pub prefill: Vec<bool>,
+    /// Names of the loads.
+    pub loads: Vec<String>,
+    /// Requests, in the order in which they ended.
+    pub requests: Vec<Request>,
+    /// What came to the fleet, in order.
+    pub arrivals: Vec<Arrival>,
+    /// Arrivals that were too many to keep.
+    pub arrivals_lost: u64,
+    /// The fleet, every so often.
+    pub samples: Vec<Sample>,
+    /// Moments of the timeline, in order.
+    pub moments: Vec<Moment>,
+    /// Where workers were in their lives from when on.
+    pub states: Vec<State>,
+    /// The fleet's journal, dice included.
+    pub journal: Vec<Entry>,
+    /// What was still held when the drill had settled.
+    pub held: Held,
+    /// How long that took after the end of the loads.
+    pub settled_after: f64,
+    /// Comparisons of a router's index with the truth; none where it cannot be asked.
+    pub drift: Vec<Drift>,
+    /// The end of the log of a router that the drill has started.
+    pub router_log: String,
+    /// What a reader should know.
+    pub notes: Vec<String>,
+}
+
+/// One request as its client saw it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Request {
+    /// Which load, by position.
+    pub load: usize,
+    /// Its number in the load, from 0.
+    pub number: u64,
+    /// When it was sent.
+    pub sent: f64,
+    /// When its first token came.
+    pub first: Option<f64>,
+    /// When its last token came.
+    pub last: Option<f64>,
+    /// When it was over.
+    pub ended: f64,
+    /// Tokens that came.
+    pub tokens: u32,
+    /// Longest silence after the first token, seconds.
+    pub gap: f64,
+    /// How it ended; `None`: well.
+    pub failure: Option<Failure>,
+    /// Id that the router gave it.
+    pub id: Option<String>,
+    /// Instance that served it, as the router says.
+    pub instance: Option<u64>,
+    /// Workers that it came to, in order, prefill workers left out.
+    pub workers: Vec<u32>,
+    /// Share of the prompt that the router took for cached.
+    pub believed_hit: Option<f64>,
+}
+
+/// How a request failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Failure {
+    /// Which way: `connect`, `reset`, `http_<status>`, `error_event`, `truncated`, `malformed`, `timeout`, `first_token_timeout`,
+    /// `unfinished` (the drill was over), `not_sent` (too many under way).
+    pub kind: String,
+    /// In words.
+    pub detail: String,
+}
+
+impl Request {
+    /// Time to the first token. One that was given up before it came waited at least so long.
+    pub fn ttft(&self) -> Option<f64> {
+        match (self.first, &self.failure) {
+            (Some(first), _) => Some(first - self.sent),
+            (None, Some(failure)) if failure.is_wait() => Some(self.ended - self.sent),
+            (None, _) => None,
+        }
+    }
+
+    /// Mean time between its tokens.
+    pub fn itl(&self) -> Option<f64> {
+        let span = self.last? - self.first?;
+        (self.tokens > 1).then(|| span / f64::from(self.tokens - 1))
+    }
+}
+
+impl Failure {
+    /// Whether its client waited in vain.
+    pub fn is_wait(&self) -> bool {
+        matches!(self.kind.as_str(), "timeout" | "first_token_timeout" | "unfinished")
+    }
+}
+
+/// One request as it came to the fleet.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Arrival {
+    /// When.
+    pub at: f64,
+    /// To whom; `None`: to an instance that no worker ever was.
+    pub worker: Option<u32>,
+    /// Whether anybody was there to take it.
+    pub alive: bool,
+    /// Id that the router gave it.
+    pub request: String,
+}
+
+/// The fleet at one moment.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Sample {
+    /// When.
+    pub at: f64,
+    /// Workers that serve.
+    pub ready: u32,
+    /// What requests hold.
+    pub held: Held,
+    /// Prompt tokens admitted since the start.
+    pub prompt_tokens: u64,
+    /// Those of them that were cached.
+    pub cached_tokens: u64,
+    /// Tokens handed out since the start.
+    pub tokens: u64,
+    /// Recovery queries of routers that were answered since the start.
+    pub recoveries: u64,
+    /// Requests in the engine of each worker.
+    pub load: Vec<u32>,
+}
+
+/// What requests hold at a moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Held {
+    /// Response sockets.
+    pub streams: u64,
+    /// Requests in engines.
+    pub sequences: u64,
+    /// Referenced KV blocks.
+    pub blocks: u64,
+    /// Handoffs.
+    pub rooms: u64,
+}
+
+impl Held {
+    /// All of it.
+    pub fn sum(self) -> u64 {
+        self.streams + self.sequences + self.blocks + self.rooms
+    }
+}
+
+/// A moment of the timeline.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Moment {
+    /// Its name.
+    pub mark: String,
+    /// When.
+    pub at: f64,
+    /// What was done.
+    pub lines: Vec<String>,
+    /// Whether that disturbs the fleet.
+    pub disturbs: bool,
+    /// Workers that it was done to.
+    pub victims: Vec<u32>,
+    /// What could not be done.
+    pub errors: Vec<String>,
+}
+
+/// A worker from a moment on.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct State {
+    /// From when on.
+    pub at: f64,
+    /// Which worker.
+    pub worker: u32,
+    /// Where it is in its life.
+    pub state: String,
+}
+
+/// A router's index against the truth.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Drift {
+    /// When.
+    pub at: f64,
+    /// Blocks that are cached and that the index does not have.
+    pub missing: u64,
+    /// Blocks that the index has and that are not cached.
+    pub phantom: u64,
+    /// Blocks that are cached.
+    pub cached: u64,
+}
+
+impl Drift {
+    /// Blocks that the index has wrong, of all that either side knows.
+    #[allow(clippy::cast_precision_loss)]
+    pub fn share(&self) -> f64 {
+        let wrong = self.missing + self.phantom;
+        let all = self.cached + self.phantom;
+        if all == 0 { 0.0 } else { wrong as f64 / all as f64 }
+    }
+}
+
+impl Record {
+    /// Tells each request the workers that it came to, by the id that router and fleet share.
+    pub fn join(&mut self) {
+        let mut came: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
+        for arrival in &self.arrivals {
+            if let Some(worker) = arrival.worker
+                && !arrival.request.is_empty()
+                && !self.prefill.get(worker as usize).copied().unwrap_or(false)
+            {
+                came.entry(&arrival.request).or_default().push(worker);
+            }
+        }
+        for request in &mut self.requests {
+            let Some(id) = &request.id else { continue };
+            // `cmpl-<id>`
+            let inner = id.split_once('-').map_or(id.as_str(), |(_, inner)| inner);
+            if let Some(workers) = came.get(inner).or_else(|| came.get(id.as_str())) {
+                request.workers.clone_from(workers);
+            }
+        }
+    }
+
+    /// The first moment that disturbs.
+    pub fn first_disturbance(&self) -> Option<&Moment> {
+        self.moments.iter().find(|moment| moment.disturbs)
+    }
+
+    /// A moment by name.
+    pub fn moment(&self, mark: &str) -> Option<&Moment> {
+        self.moments.iter().find(|moment| moment.mark == mark)
+    }
+
+    /// When a worker serves again after having been away at some time after `at`.
+    pub fn returned(&self, worker: u32, at: f64) -> Option<f64> {
+        let later = self
+            .states
+            .iter()
+            .filter(|state| state.worker == worker && state.at >= at);
+        let mut away = false;
+        for state in later {
+            match state.state.as_str() {
+                "ready" if away => return Some(state.at),
+                "ready" => {}
+                _ => away = true,
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::types::WorkerId;
+
+    /// A request of 4 tokens, 10 ms apart, whose first token came after `ttft` seconds.
+    pub(in crate::drill) fn request(sent: f64, ttft: f64) -> Request {
+        Request {
+            load: 0,
+            number: 0,
+            sent,
+            first: Some(sent + ttft),
+            last: Some(sent + ttft + 0.03),
+            ended: sent + ttft + 0.03,
+            tokens: 4,
+            gap: 0.01,
+            failure: None,
+            id: None,
+            instance: None,
+            workers: Vec::new(),
+            believed_hit: None,
+        }
+    }
+
+    pub(in crate::drill) fn failed(sent: f64, kind: &str, after: f64) -> Request {
+        Request {
+            first: None,
+            last: None,
+            ended: sent + after,
+            tokens: 0,
+            failure: Some(Failure {
+                kind: kind.to_owned(),
+                detail: String::new(),
+            }),
+            ..request(sent, 0.0)
+        }
+    }
+
+    /// Ten seconds with a router and four workers; w1 is struck at 4 s.
+    pub(in crate::drill) fn record() -> Record {
+        Record {
+            duration: 10.0,
+            has_frontend: true,
+            workers: (0..4)
+                .map(|id| Candidate {
+                    id: WorkerId(id),
+                    group: "a".into(),
+                    labels: Vec::new(),
+                    alive: true,
+                    requests: 0,
+                    cached_blocks: 0,
+                })
+                .collect(),
+            prefill: vec![false; 4],
+            loads: vec!["probe".into()],
+            moments: vec![Moment {
+                mark: "crash".into(),
+                at: 4.0,
+                lines: vec!["w1 crash".into()],
+                disturbs: true,
+                victims: vec![1],
+                errors: Vec::new(),
+            }],
+            ..Record::default()
+        }
+    }
+
+    pub(in crate::drill) fn arrival(at: f64, worker: u32, request: &str) -> Arrival {
+        Arrival {
+            at,
+            worker: Some(worker),
+            alive: true,
+            request: request.into(),
+        }
+    }
+
+    #[test]
+    fn a_request_is_joined_with_all_workers_that_it_came_to() {
+        let mut record = record();
+        record.prefill[0] = true;
+        record.requests = vec![Request {
+            id: Some("cmpl-a-b".into()),
+            ..request(1.0, 0.1)
+        }];
+        record.arrivals = vec![
+            arrival(1.0, 0, "a-b"),
+            arrival(1.1, 1, "a-b"),
+            arrival(1.2, 2, "a-b"),
+            arrival(1.2, 3, "c"),
+        ];
+        record.join();
+        assert_eq!(record.requests[0].workers, [1, 2]);
+    }
+
+    #[test]
+    fn a_worker_returns_when_it_has_been_away() {
+        let mut record = record();
+        record.states = [(0.0, "ready"), (4.0, "dead"), (6.0, "starting"), (6.5, "ready")]
+            .map(|(at, state)| State {
+                at,
+                worker: 1,
+                state: state.into(),
+            })
+            .to_vec();
+        assert_eq!(record.returned(1, 4.0), Some(6.5));
+        assert_eq!((record.returned(1, 6.2), record.returned(2, 0.0)), (None, None));
+    }
+}

@@ -1,0 +1,85 @@
+//! The verdict as JUnit's XML: a suite per drill, a case per check.
+
+use std::fmt::Write;
+
+use super::Report;
+use crate::drill::check::Status;
+
+/// The document. Writing to a string cannot fail, so results of `write!` are dropped.
+pub fn junit(reports: &[Report]) -> String {
+    let mut xml = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n".to_owned();
+    for report in reports {
+        let many = |status| {
+            report
+                .judgements
+                .iter()
+                .filter(|judgement| judgement.status == status)
+                .count()
+        };
+        let errors = report.errors().count();
+        let _ = writeln!(
+            xml,
+            "  <testsuite name=\"{}\" tests=\"{}\" failures=\"{}\" errors=\"{errors}\" skipped=\"{}\" time=\"{:.3}\">",
+            escaped(&report.name),
+            report.judgements.len() + errors,
+            many(Status::Fail),
+            many(Status::Skipped),
+            report.took.as_secs_f64(),
+        );
+        for judgement in &report.judgements {
+            let _ = write!(
+                xml,
+                "    <testcase classname=\"{}\" name=\"{}\">",
+                escaped(&report.name),
+                escaped(&judgement.name)
+            );
+            let evidence = escaped(&judgement.evidence);
+            match judgement.status {
+                Status::Pass => {
+                    let _ = write!(xml, "<system-out>{evidence}</system-out>");
+                }
+                Status::Fail => {
+                    let expect = escaped(&judgement.expect);
+                    let _ = write!(
+                        xml,
+                        "<failure message=\"{evidence}\">{expect}\n{evidence}\n{}</failure>",
+                        escaped(&judgement.why)
+                    );
+                }
+                Status::Skipped => {
+                    let _ = write!(xml, "<skipped message=\"{evidence}\"/>");
+                }
+            }
+            xml.push_str("</testcase>\n");
+        }
+        for (mark, error) in report.errors() {
+            let _ = writeln!(
+                xml,
+                "    <testcase classname=\"{}\" name=\"step {}\"><error message=\"{}\"/></testcase>",
+                escaped(&report.name),
+                escaped(mark),
+                escaped(error)
+            );
+        }
+        xml.push_str("  </testsuite>\n");
+    }
+    xml.push_str("</testsuites>\n");
+    xml
+}
+
+/// Text within XML, which has no place for most control characters at all.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '&' => out.push_str("&amp;"),
+            '"' => out.push_str("&quot;"),
+            '\n' | '\t' => out.push(letter),
+            letter if letter.is_control() => out.push('\u{fffd}'),
+            letter => out.push(letter),
+        }
+    }
+    out
+}

@@ -1,0 +1,355 @@
+//! A drill from beginning to end.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::check::judge;
+use super::error::DrillError;
+use super::load::{self, Pace, Shared, Targets};
+use super::plan::Plan;
+use super::record::{Record, Request};
+use super::report::Report;
+use super::router::{Expected, Router, wait_ready};
+use super::scenario::frontend::{Frontend, READY_WITHIN};
+use super::scenario::load::Target;
+use super::scenario::{Scenario, step};
+use super::scratch::Scratch;
+use super::stage::{self, Wanted};
+use super::timeline::Timeline;
+use super::truth::Truth;
+use super::watcher::Watcher;
+use crate::cluster::Cluster;
+use crate::config::Config;
+
+/// Puts a router in front of a fleet that has just come up; the answer is its address, `http://host:port`.
+pub type MakeRouter<'a> = Box<dyn FnOnce(&Cluster, &Config) -> Result<String, String> + 'a>;
+
+/// Which router a drill has.
+#[derive(Default)]
+pub enum Front<'a> {
+    /// As the scenario says.
+    #[default]
+    AsWritten,
+    /// This one instead.
+    Instead(Frontend),
+    /// One that the caller makes when the fleet is up.
+    Made(MakeRouter<'a>),
+}
+
+/// How a scenario is run.
+#[derive(Default)]
+pub struct Options<'a> {
+    /// Seed instead of the scenario's.
+    pub seed: Option<u64>,
+    /// Router.
+    pub front: Front<'a>,
+    /// Environment that the fleet's settings are read from, as for `serve`.
+    pub environment: BTreeMap<String, String>,
+    /// End early, without a verdict, when the process is told to end by a signal.
+    pub heed_signals: bool,
+    /// Compares the router's index with the truth while the drill runs.
+    pub truth: Option<Box<dyn Truth>>,
+    /// Told of each phase.
+    pub progress: Option<Box<dyn Fn(&str) + 'a>>,
+}
+
+/// How often the fleet is looked at.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// How often the index is compared.
+const COMPARE: Duration = Duration::from_millis(500);
+
+/// Longest wait for a fleet that leaves.
+const GOODBYE: Duration = Duration::from_secs(5);
+
+/// Runs a scenario: starts its fleet and its router, loads them, disturbs them, and decides the checks. Not from within a
+/// runtime.
+///
+/// # Errors
+/// [`DrillError`] when there is no verdict; everything that was started has ended then.
+pub fn run(scenario: &Scenario, options: Options<'_>) -> Result<Report, DrillError> {
+    let begun = std::time::Instant::now();
+    let Options {
+        seed,
+        front,
+        environment,
+        heed_signals,
+        truth,
+        progress,
+    } = options;
+    let tell = |phase: &str| {
+        if let Some(progress) = &progress {
+            progress(phase);
+        }
+    };
+    let (front, make) = match front {
+        Front::AsWritten => (scenario.frontend.clone(), None),
+        Front::Instead(frontend) => (frontend, None),
+        Front::Made(make) => (Frontend::None, Some(make)),
+    };
+    let direct = front == Frontend::None && make.is_none();
+    refuse_what_says_nothing(scenario, direct)?;
+    let scratch = Scratch::make().map_err(|error| DrillError::Io("make a directory".into(), error))?;
+    let wanted = Wanted {
+        scenario,
+        seed,
+        environment: &environment,
+        // A router that runs already looks where it looks.
+        scratch: (!matches!(front, Frontend::Url(_))).then(|| scratch.path()),
+        direct,
+    };
+    let config = wanted.config()?;
+    let seed = seed.unwrap_or(scenario.seed);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| DrillError::Io("start a runtime".into(), error))?;
+    tell("starting the fleet");
+    let cluster = Cluster::start(&config)?;
+    let front = match make {
+        None => front,
+        Some(make) => {
+            let url = make(&cluster, &config).map_err(DrillError::Frontend)?;
+            Frontend::from_url(&url).map_err(DrillError::Frontend)?
+        }
+    };
+    let stage = Stage {
+        scenario,
+        config: &config,
+        cluster: &cluster,
+        scratch: &scratch,
+        seed,
+        tell: &tell,
+    };
+    let recorded = runtime.block_on(async {
+        tokio::select! {
+            recorded = stage.play(&front, truth.as_deref()) => recorded,
+            () = told_to_end(heed_signals) => Err(DrillError::Interrupted),
+        }
+    });
+    // Tasks of clients that were given up on go before the workers that serve them.
+    drop(runtime);
+    cluster.begin_stop();
+    cluster.wait_over(GOODBYE);
+    drop(cluster);
+    let record = recorded?;
+    let judgements = scenario.checks.iter().map(|check| judge(check, &record)).collect();
+    Ok(Report::new(scenario, record, judgements, begun.elapsed()))
+}
+
+fn refuse_what_says_nothing(scenario: &Scenario, direct: bool) -> Result<(), DrillError> {
+    if direct && scenario.checks.iter().all(|check| check.needs_frontend) {
+        return Err(DrillError::Input(format!(
+            "{}: every check needs a frontend; name one with --frontend or --frontend-command",
+            scenario.path.display()
+        )));
+    }
+    Ok(())
+}
+
+async fn told_to_end(heed: bool) {
+    use tokio::signal::unix::{SignalKind, signal};
+    let signals = heed.then(|| (signal(SignalKind::interrupt()), signal(SignalKind::terminate())));
+    match signals {
+        Some((Ok(mut interrupt), Ok(mut terminate))) => {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+        }
+        Some(_) | None => std::future::pending().await,
+    }
+}
+
+struct Stage<'a> {
+    scenario: &'a Scenario,
+    config: &'a Config,
+    cluster: &'a Cluster,
+    scratch: &'a Scratch,
+    seed: u64,
+    tell: &'a dyn Fn(&str),
+}
+
+impl Stage<'_> {
+    async fn play(&self, front: &Frontend, truth: Option<&dyn Truth>) -> Result<Record, DrillError> {
+        let expected = stage::expected(self.config, self.cluster);
+        let (mut router, authority) = self.router(front, &expected).await?;
+        (self.tell)("running");
+        let mut record = self.drill(authority, router.as_mut(), truth).await?;
+        record.router_log = router.map_or_else(String::new, |router| router.log_tail());
+        Ok(record)
+    }
+
+    async fn router(
+        &self,
+        front: &Frontend,
+        expected: &Expected,
+    ) -> Result<(Option<Router>, Option<String>), DrillError> {
+        match front {
+            Frontend::None => Ok((None, None)),
+            Frontend::Url(url) => {
+                (self.tell)("waiting for the frontend");
+                let authority = url.trim_start_matches("http://").to_owned();
+                let ready = wait_ready(&authority, expected, READY_WITHIN.duration(), || None).await;
+                ready.map_err(|why| DrillError::Frontend(format!("{url}: {why}")))?;
+                Ok((None, Some(authority)))
+            }
+            Frontend::Command(command) => {
+                (self.tell)("starting the frontend");
+                let places = stage::places(self.config);
+                let router = Router::start(command, &places, expected, self.scratch.path()).await?;
+                let authority = router.authority.clone();
+                Ok((Some(router), Some(authority)))
+            }
+        }
+    }
+
+    async fn drill(
+        &self,
+        authority: Option<String>,
+        mut router: Option<&mut Router>,
+        truth: Option<&dyn Truth>,
+    ) -> Result<Record, DrillError> {
+        let scenario = self.scenario;
+        let control = self.cluster.control();
+        let mut record = self.record(authority.is_some());
+        let mut watcher = Watcher::begin(control.clone());
+        let epoch = Instant::now();
+        let results: Arc<Mutex<Vec<Request>>> = Arc::default();
+        let (give_up, requests) = (CancellationToken::new(), TaskTracker::new());
+        let mut paces = BTreeMap::new();
+        let mut loops = Vec::new();
+        for (position, load) in scenario.loads.iter().enumerate() {
+            let targets = match &authority {
+                Some(authority) if load.target == Target::Router => Targets::Router(authority.clone()),
+                Some(_) | None => Targets::Workers(watcher.faces()),
+            };
+            let plan = Plan::new(self.seed, position, load, self.cluster.facts().token_ids);
+            let shared = Arc::new(Shared::new(
+                (position, load.clone()),
+                load.model.clone().unwrap_or_else(|| self.config.model_name.clone()),
+                (plan, targets),
+                epoch,
+                Arc::clone(&results),
+                give_up.clone(),
+                requests.clone(),
+            ));
+            let (pace, told) = watch::channel(Pace::of(load));
+            if load.rate.is_some() {
+                loops.push(tokio::spawn(load::open_loop(shared, told)));
+            } else {
+                loops.push(tokio::spawn(load::closed_loop(shared, told)));
+            }
+            paces.insert(load.name.clone(), pace);
+        }
+        let steps = self.steps();
+        let end = epoch + scenario.duration.duration();
+        let mut timeline = Timeline::new(control.clone(), self.seed, paces, epoch);
+        {
+            let acting = timeline.run(&steps);
+            let mut acting = std::pin::pin!(acting);
+            let mut acted = false;
+            let (mut next_look, mut next_compare) = (epoch, epoch);
+            loop {
+                tokio::select! {
+                    () = &mut acting, if !acted => acted = true,
+                    () = sleep_until(next_look) => {
+                        watcher.look();
+                        next_look = Instant::now() + LOOK;
+                        if let Some(router) = router.as_deref_mut() {
+                            router.check_alive()?;
+                        }
+                    }
+                    () = sleep_until(next_compare), if truth.is_some() => {
+                        if let Some(truth) = truth {
+                            match truth.compare(control).await {
+                                Ok(drift) => record.drift.push(drift.at(epoch.elapsed().as_secs_f64())),
+                                Err(why) => tracing::debug!(why, "the index was not compared"),
+                            }
+                        }
+                        next_compare = Instant::now() + COMPARE;
+                    }
+                    () = sleep_until(end), if acted => break,
+                }
+            }
+        }
+        (self.tell)("settling");
+        let marks = timeline.stop_loads();
+        for running in loops {
+            running.abort();
+        }
+        self.settle(&mut watcher, &mut record, (&give_up, &requests)).await;
+        record.requests = std::mem::take(&mut *results.lock().unwrap_or_else(PoisonError::into_inner));
+        watcher.tell(&mut record);
+        record.moments = marks.tell(&record.journal);
+        record.moments.retain(|moment| !moment.mark.starts_with(step::OWN));
+        record.join();
+        Ok(record)
+    }
+
+    /// The timeline with the starts and ends of the loads in it.
+    fn steps(&self) -> Vec<step::Step> {
+        let mut steps = self.scenario.steps.clone();
+        for load in &self.scenario.loads {
+            steps.push(step::Step::own(load.start, &load.name, step::Change::Start));
+            if let Some(stop) = load.stop.filter(|stop| *stop < self.scenario.duration) {
+                steps.push(step::Step::own(stop, &load.name, step::Change::Stop));
+            }
+        }
+        steps.sort_by(|a, b| a.at.0.total_cmp(&b.at.0));
+        steps
+    }
+
+    fn record(&self, has_frontend: bool) -> Record {
+        Record {
+            seed: self.seed,
+            warmup: self.scenario.warmup.0,
+            duration: self.scenario.duration.0,
+            has_frontend,
+            workers: self.cluster.control().registry().candidates(),
+            prefill: stage::prefill(self.config),
+            loads: self.scenario.loads.iter().map(|load| load.name.clone()).collect(),
+            ..Record::default()
+        }
+    }
+
+    /// Mends the fleet, waits for the answers under way, then for what they held to be free.
+    async fn settle(
+        &self,
+        watcher: &mut Watcher,
+        record: &mut Record,
+        (give_up, requests): (&CancellationToken, &TaskTracker),
+    ) {
+        let control = self.cluster.control();
+        if let Err(error) = control.change_faults(None, Vec::new()).await {
+            record
+                .notes
+                .push(format!("faults could not be removed at the end: {error}"));
+        }
+        let patience = self.scenario.settle.duration();
+        requests.close();
+        if timeout(patience, requests.wait()).await.is_err() {
+            let late = requests.len();
+            record.notes.push(format!(
+                "{late} requests were still under way {} s after the end",
+                patience.as_secs_f64()
+            ));
+            give_up.cancel();
+            requests.wait().await;
+        }
+        let over = Instant::now();
+        record.held = watcher.held();
+        while record.held.sum() > 0 && over.elapsed() < patience {
+            sleep(LOOK).await;
+            watcher.look();
+            record.held = watcher.held();
+        }
+        record.settled_after = over.elapsed().as_secs_f64();
+    }
+}

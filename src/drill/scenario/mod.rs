@@ -1,0 +1,373 @@
+//! Scenarios: what a drill's file says. Pure: reading a file named in it is left to who runs it.
+//!
+//! ```toml
+//! [scenario]
+//! name = "crash"
+//! description = "A good router does not let clients see it."
+//! seed = 7
+//! duration = "12s"
+//!
+//! [fleet]                       # the keys of a serve config, or config = "file"
+//! model_path = "../tiny-model"
+//! num_workers = 4
+//!
+//! [frontend]                    # url = .. | command = [..] | nothing: straight at the workers
+//! command = ["python", "-m", "dynamo.frontend", "--http-port", "{port}", "--discovery-backend", "file"]
+//!
+//! [[load]]
+//! name = "probe"
+//! rate = 20
+//!
+//! [[at]]
+//! at = "4s"
+//! mark = "crash"
+//! do = "hottest crash"
+//!
+//! [[check]]
+//! expect = "error_rate < 1%"
+//! ```
+
+pub mod frontend;
+pub mod load;
+pub mod span;
+pub mod step;
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use self::frontend::Frontend;
+use self::load::Load;
+use self::span::Span;
+use self::step::{Action, Step};
+use crate::config::layers::unknown_of;
+use crate::drill::check::Check;
+
+/// A scenario that is none.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}: {problem}", path.display())]
+pub struct ScenarioError {
+    /// Its file.
+    pub path: PathBuf,
+    /// What is wrong, and where.
+    pub problem: String,
+}
+
+/// A drill, described.
+#[derive(Debug, Clone)]
+pub struct Scenario {
+    /// The file that it stands in; paths of the fleet are taken from its directory.
+    pub path: PathBuf,
+    /// Name.
+    pub name: String,
+    /// What it shows, and what a good router does.
+    pub description: String,
+    /// Seed of every choice.
+    pub seed: u64,
+    /// How long loads and timeline last.
+    pub duration: Span,
+    /// Requests sent before count for nothing: routers and caches are cold.
+    pub warmup: Span,
+    /// Longest wait, after the end, for what requests hold to be free again.
+    pub settle: Span,
+    /// The fleet.
+    pub fleet: Fleet,
+    /// The router.
+    pub frontend: Frontend,
+    /// Loads.
+    pub loads: Vec<Load>,
+    /// Timeline, in order.
+    pub steps: Vec<Step>,
+    /// What has to hold.
+    pub checks: Vec<Check>,
+}
+
+/// The fleet's settings.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Fleet {
+    /// A serve config beside the scenario.
+    pub config: Option<PathBuf>,
+    /// Keys of a serve config; they win over `config`.
+    pub keys: toml::Table,
+    /// Text of the scenario, for errors that name lines.
+    pub text: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    scenario: Head,
+    #[serde(default)]
+    fleet: toml::Table,
+    frontend: Option<frontend::Written>,
+    #[serde(default)]
+    load: Vec<Load>,
+    #[serde(default)]
+    at: Vec<step::Written>,
+    #[serde(default)]
+    check: Vec<crate::drill::check::Written>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Head {
+    name: Option<String>,
+    #[serde(default)]
+    description: String,
+    #[serde(default)]
+    seed: u64,
+    duration: Span,
+    #[serde(default)]
+    warmup: Span,
+    #[serde(default = "five_seconds")]
+    settle: Span,
+}
+
+fn five_seconds() -> Span {
+    Span(5.0)
+}
+
+impl Scenario {
+    /// Reads a scenario's text; `path` is where it stands, or would stand.
+    ///
+    /// # Errors
+    /// [`ScenarioError`] names the key, the line and what there is instead.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, ScenarioError> {
+        let failed = |problem: String| ScenarioError {
+            path: path.to_owned(),
+            problem,
+        };
+        let written: Written = toml::from_str(text).map_err(|error| failed(explain(&error)))?;
+        Self::build(path, written, text).map_err(failed)
+    }
+
+    fn build(path: &Path, written: Written, text: &str) -> Result<Self, String> {
+        let Head {
+            name,
+            description,
+            seed,
+            duration,
+            warmup,
+            settle,
+        } = written.scenario;
+        if duration.0 <= 0.0 {
+            return Err("scenario.duration must be above 0".to_owned());
+        }
+        if warmup >= duration {
+            return Err(format!(
+                "scenario.warmup {warmup} must be shorter than its duration {duration}"
+            ));
+        }
+        let stem = path
+            .file_stem()
+            .map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
+        let mut keys = written.fleet;
+        let config = match keys.remove("config") {
+            None => None,
+            Some(toml::Value::String(file)) => Some(path.parent().unwrap_or(Path::new(".")).join(file)),
+            Some(_) => return Err("fleet.config must be the name of a file".to_owned()),
+        };
+        let frontend = written.frontend.map(frontend::Written::read).transpose();
+        let frontend = frontend
+            .map_err(|why| format!("[frontend]: {why}"))?
+            .unwrap_or(Frontend::None);
+        let loads = name_loads(written.load)?;
+        let steps = written.at.into_iter().enumerate();
+        let steps = steps.map(|(index, step)| step.read(index).map_err(|why| format!("[[at]] {index}: {why}")));
+        let mut steps = steps.collect::<Result<Vec<_>, _>>()?;
+        steps.sort_by(|a, b| a.at.0.total_cmp(&b.at.0));
+        check_steps(&steps, &loads, duration)?;
+        let marks: Vec<&str> = steps.iter().map(|step| step.mark.as_str()).collect();
+        let load_names: Vec<&str> = loads.iter().map(|load| load.name.as_str()).collect();
+        let checks = written.check.into_iter().enumerate().map(|(index, check)| {
+            let check = check.read(&marks, &load_names);
+            check.map_err(|why| format!("[[check]] {index}: {why}"))
+        });
+        let checks = checks.collect::<Result<Vec<_>, _>>()?;
+        if checks.is_empty() {
+            return Err("a drill without a [[check]] has no verdict; say what has to hold".to_owned());
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            name: name.unwrap_or(stem),
+            description,
+            seed,
+            duration,
+            warmup,
+            settle,
+            fleet: Fleet {
+                config,
+                keys,
+                text: text.to_owned(),
+            },
+            frontend,
+            loads,
+            steps,
+            checks,
+        })
+    }
+
+    /// Reads a scenario's file.
+    ///
+    /// # Errors
+    /// [`ScenarioError`], also when there is no such file.
+    pub fn read(path: &Path, text: impl FnOnce(&Path) -> std::io::Result<String>) -> Result<Self, ScenarioError> {
+        let text = text(path).map_err(|error| ScenarioError {
+            path: path.to_owned(),
+            problem: format!("cannot be read: {error}"),
+        })?;
+        Self::parse(path, &text)
+    }
+
+    /// When the fleet is disturbed for the first time.
+    pub fn first_disturbance(&self) -> Option<Span> {
+        self.steps.iter().find(|step| step.disturbs()).map(|step| step.at)
+    }
+}
+
+fn name_loads(mut loads: Vec<Load>) -> Result<Vec<Load>, String> {
+    for (index, load) in loads.iter_mut().enumerate() {
+        if load.name.is_empty() {
+            load.name = if index == 0 {
+                "load".to_owned()
+            } else {
+                format!("load{index}")
+            };
+        }
+        if !step::is_name(&load.name) {
+            return Err(format!("[[load]] {index}: name {:?} must be one word", load.name));
+        }
+        load.check().map_err(|why| format!("[[load]] {}: {why}", load.name))?;
+    }
+    for (index, load) in loads.iter().enumerate() {
+        if loads[..index].iter().any(|other| other.name == load.name) {
+            return Err(format!("two loads are called {}", load.name));
+        }
+    }
+    Ok(loads)
+}
+
+fn check_steps(steps: &[Step], loads: &[Load], duration: Span) -> Result<(), String> {
+    for (index, step) in steps.iter().enumerate() {
+        if step.at > duration {
+            return Err(format!("{} at {} comes after the end ({duration})", step.mark, step.at));
+        }
+        if steps[..index].iter().any(|other| other.mark == step.mark) {
+            return Err(format!("two steps are marked {}", step.mark));
+        }
+        for (line, action) in &step.actions {
+            let Action::Load { name, change } = action else {
+                continue;
+            };
+            let load = loads.iter().find(|load| load.name == *name);
+            let load = load.ok_or_else(|| format!("{line:?}: there is no load {name}"))?;
+            match change {
+                step::Change::Rate(_) if load.rate.is_none() => {
+                    return Err(format!("{line:?}: {name} is a closed loop and has no rate"));
+                }
+                step::Change::Concurrency(_) if load.concurrency.is_none() => {
+                    return Err(format!("{line:?}: {name} is an open loop and has no concurrency"));
+                }
+                step::Change::Rate(_) | step::Change::Concurrency(_) | step::Change::Stop | step::Change::Start => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A TOML error; one about an unknown key names the nearest known one, and keeps the place.
+fn explain(error: &toml::de::Error) -> String {
+    let text = error.to_string();
+    let mut quoted = error.message().split('`').skip(1).step_by(2);
+    let (true, Some(key)) = (error.message().starts_with("unknown field"), quoted.next()) else {
+        return text.trim_end().to_owned();
+    };
+    let known: Vec<&str> = quoted.collect();
+    text.replace(error.message(), &unknown_of(key, &known))
+        .trim_end()
+        .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WHOLE: &str = r#"
+        [scenario]
+        name = "crash"
+        seed = 3
+        duration = "10s"
+        warmup = "1s"
+
+        [fleet]
+        model_path = "m"
+        num_workers = 2
+        [[fleet.group]]
+        name = "a"
+
+        [frontend]
+        command = "router --port {port}"
+        env = { A = "{discovery}" }
+
+        [[load]]
+        name = "probe"
+        rate = 20
+
+        [[at]]
+        at = 6
+        mark = "back"
+        do = ["heal *", "load probe rate=5"]
+
+        [[at]]
+        at = "4s"
+        mark = "crash"
+        do = "hottest crash"
+
+        [[check]]
+        expect = "error_rate < 1%"
+    "#;
+
+    fn read(text: &str) -> Result<Scenario, String> {
+        Scenario::parse(Path::new("dir/x.toml"), text).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_scenario_is_read_whole_and_its_steps_are_in_order() {
+        let scenario = read(WHOLE).unwrap();
+        assert_eq!((scenario.name.as_str(), scenario.seed), ("crash", 3));
+        let marks: Vec<_> = scenario.steps.iter().map(|step| step.mark.as_str()).collect();
+        assert_eq!(marks, ["crash", "back"]);
+        assert_eq!(scenario.first_disturbance(), Some(Span(4.0)));
+        assert!(matches!(&scenario.frontend, Frontend::Command(command) if command.words.len() == 3));
+        assert_eq!(scenario.fleet.keys.len(), 3);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_the_way_out() {
+        for (from, to, words) in [
+            ("rate = 20", "rat = 20", "did you mean `rate`?"),
+            ("seed = 3", "sede = 3", "did you mean `seed`?"),
+            ("[[check]]", "[[chekc]]", "did you mean `check`?"),
+            ("rate = 20", "", "say rate"),
+            ("rate = 20", "rate = 20\nconcurrency = 3", "exclude each other"),
+            ("rate = 20", "rate = 20\nprefix_groups = 3", "need each other"),
+            ("duration = \"10s\"", "duration = \"3s\"", "comes after the end"),
+            ("mark = \"back\"", "mark = \"crash\"", "two steps are marked crash"),
+            ("mark = \"back\"", "mark = \"end\"", "must be one word"),
+            ("load probe rate=5", "load other rate=5", "there is no load other"),
+            ("load probe rate=5", "load probe concurrency=5", "is an open loop"),
+            ("hottest crash", "hottest crahs", "did you mean `crash`"),
+            ("expect = \"error_rate < 1%\"", "expect = \"error_rate\"", "[[check]] 0"),
+            ("[[check]]\n        expect = \"error_rate < 1%\"", "", "no verdict"),
+            ("{port}", "8000", "told its port"),
+        ] {
+            let text = WHOLE.replace(from, to);
+            assert_ne!(text, WHOLE, "{from}");
+            let error = read(&text).unwrap_err();
+            assert!(error.contains(words), "{to}: {error}");
+            assert!(error.starts_with("dir/x.toml: "), "{error}");
+        }
+        let error = read(&WHOLE.replace("rate = 20", "rat = 20")).unwrap_err();
+        assert!(error.contains("line 20"), "{error}");
+    }
+}

@@ -1,0 +1,119 @@
+//! The fleet of a drill: from the scenario's keys to running workers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use super::error::DrillError;
+use super::router::{Expected, Places};
+use super::scenario::load::Target;
+use super::scenario::{Fleet, Scenario};
+use crate::cluster::Cluster;
+use crate::config::{Config, ConfigFile, DiscoveryBackend, Merged, Settings, layers};
+use crate::engine::WorkerRole;
+use crate::transport::discovery::DiscoveryConfig;
+
+/// How the fleet is to be.
+pub(super) struct Wanted<'a> {
+    pub(super) scenario: &'a Scenario,
+    pub(super) seed: Option<u64>,
+    pub(super) environment: &'a BTreeMap<String, String>,
+    /// Where files of discovery go, when nobody else has to find them.
+    pub(super) scratch: Option<&'a Path>,
+    /// Whether loads have no router to ask.
+    pub(super) direct: bool,
+}
+
+impl Wanted<'_> {
+    /// The checked settings. Said by the drill: the seed; by need, where discovery's files are and that workers have HTTP
+    /// faces. Flags win over the environment, so what the drill says is what happens.
+    pub(super) fn config(&self) -> Result<Config, DrillError> {
+        let first = self.merge(&Settings::default())?;
+        let settings = first.fleet.settings()?;
+        let mut own = Settings::default();
+        if self.seed.is_some()
+            || first
+                .fleet
+                .origin("seed")
+                .is_none_or(|origin| *origin == layers::Origin::Default)
+        {
+            own.seed = Some(self.seed.unwrap_or(self.scenario.seed));
+        }
+        if let Some(scratch) = self.scratch
+            && settings.discovery_backend == Some(DiscoveryBackend::File)
+        {
+            own.file_kv = Some(scratch.join("discovery"));
+        }
+        let asks_workers = self.scenario.loads.iter().any(|load| load.target == Target::Workers);
+        if (self.direct || asks_workers) && settings.http_port.is_none() {
+            own.http_port = Some(0);
+        }
+        let merged = self.merge(&own)?;
+        Ok(Config::resolve(&merged, self.environment)?)
+    }
+
+    fn merge(&self, own: &Settings) -> Result<Merged, DrillError> {
+        let Fleet { config, keys, text } = &self.scenario.fleet;
+        let path = &self.scenario.path;
+        let inline = ConfigFile::from_table(path, keys.clone(), text)?;
+        let Some(config) = config else {
+            return Ok(layers::merge(own, self.environment, Some(&inline))?);
+        };
+        let file = ConfigFile::read(config)?;
+        let (keys, groups) = inline.fleet();
+        if groups > 0 {
+            let why = "fleet.group and fleet.config exclude each other; write the groups into the config";
+            return Err(DrillError::Input(format!("{}: {why}", path.display())));
+        }
+        let own = Settings {
+            seed: own.seed.or(keys.seed),
+            file_kv: own.file_kv.clone().or_else(|| keys.file_kv.clone()),
+            http_port: own.http_port.or(keys.http_port),
+            ..keys.clone()
+        };
+        Ok(layers::merge(&own, self.environment, Some(&file))?)
+    }
+}
+
+/// What a router of this fleet has to serve.
+pub(super) fn expected(config: &Config, cluster: &Cluster) -> Expected {
+    let (first, end) = cluster.facts().token_ids;
+    Expected {
+        model: config.model_name.clone(),
+        workers: usize::try_from(config.num_workers()).unwrap_or(usize::MAX),
+        endpoints: config
+            .groups
+            .iter()
+            .map(|group| group.endpoint.endpoint().to_owned())
+            .collect::<BTreeSet<_>>(),
+        prompt: (0..8).map(|place| (first + place).min(end - 1)).collect(),
+    }
+}
+
+/// What placeholders of a router's command stand for.
+pub(super) fn places(config: &Config) -> Places {
+    let discovery = match &config.discovery {
+        DiscoveryConfig::File(file) => {
+            let root = std::path::absolute(&file.root).unwrap_or_else(|_| file.root.clone());
+            root.display().to_string()
+        }
+        DiscoveryConfig::Etcd(etcd) => etcd.endpoints.join(","),
+        DiscoveryConfig::Mem(_) => String::new(),
+    };
+    let group = config.groups.first();
+    Places {
+        discovery,
+        namespace: group.map_or_else(String::new, |group| group.endpoint.namespace().to_owned()),
+        model: config.model_name.clone(),
+        environment: group.map_or_else(Vec::new, |group| config.frontend_environment(group)),
+    }
+}
+
+/// Which workers only prefill, by position.
+pub(super) fn prefill(config: &Config) -> Vec<bool> {
+    let groups = config.groups.iter();
+    let workers = groups.flat_map(|group| {
+        let many = usize::try_from(group.num_workers).unwrap_or(usize::MAX);
+        std::iter::repeat_n(group.engine.role == WorkerRole::Prefill, many)
+    });
+    workers.collect()
+}

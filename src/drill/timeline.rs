@@ -1,0 +1,153 @@
+//! Does what the timeline says, and notes what became of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use super::load::Pace;
+use super::record::Moment;
+use super::scenario::step::{Action, Change, Order, Step};
+use crate::actors::control::Control;
+use crate::actors::death::Death;
+use crate::actors::path::ActorPath;
+use crate::faults::journal::{Entry, Event};
+use crate::faults::{FaultId, Selector};
+use crate::types::WorkerId;
+
+/// What the timeline acts on.
+pub(super) struct Timeline {
+    control: Control,
+    seed: u64,
+    paces: BTreeMap<String, watch::Sender<Pace>>,
+    epoch: Instant,
+    moments: Vec<Moment>,
+    /// Faults and the moments that they belong to.
+    faults: BTreeMap<FaultId, usize>,
+}
+
+impl Timeline {
+    pub(super) fn new(
+        control: Control,
+        seed: u64,
+        paces: BTreeMap<String, watch::Sender<Pace>>,
+        epoch: Instant,
+    ) -> Self {
+        Self {
+            control,
+            seed,
+            paces,
+            epoch,
+            moments: Vec::new(),
+            faults: BTreeMap::new(),
+        }
+    }
+
+    /// Runs to the last step.
+    pub(super) async fn run(&mut self, steps: &[Step]) {
+        for (index, step) in steps.iter().enumerate() {
+            sleep_until(self.epoch + step.at.duration()).await;
+            let mut moment = Moment {
+                mark: step.mark.clone(),
+                at: self.epoch.elapsed().as_secs_f64(),
+                lines: step.actions.iter().map(|(line, _)| line.clone()).collect(),
+                disturbs: step.disturbs(),
+                victims: Vec::new(),
+                errors: Vec::new(),
+            };
+            for (line, action) in &step.actions {
+                if let Err(error) = self.act(action, index, &mut moment).await {
+                    tracing::warn!(mark = step.mark, line, error, "a step of the drill failed");
+                    moment.errors.push(format!("{line}: {error}"));
+                }
+            }
+            self.moments.push(moment);
+        }
+    }
+
+    async fn act(&mut self, action: &Action, index: usize, moment: &mut Moment) -> Result<(), String> {
+        match action {
+            Action::Fault(fault) => {
+                let added = self.control.change_faults(Some(Vec::new()), vec![fault.clone()]).await;
+                for id in added.map_err(|error| error.to_string())? {
+                    self.faults.insert(id, index);
+                }
+                Ok(())
+            }
+            Action::ClearFaults => {
+                let removed = self.control.change_faults(None, Vec::new()).await;
+                removed.map(drop).map_err(|error| error.to_string())
+            }
+            Action::Order(order, select) => {
+                let workers = self.choose(select, index).await?;
+                moment.victims.extend(workers.iter().map(|worker| worker.0));
+                let calls = workers.iter().map(|worker| self.order(*order, *worker));
+                let outcomes = futures::future::join_all(calls).await;
+                let errors: Vec<String> = outcomes.into_iter().filter_map(Result::err).collect();
+                if errors.is_empty() {
+                    Ok(())
+                } else {
+                    Err(errors.join("; "))
+                }
+            }
+            Action::Load { name, change } => {
+                let pace = self.paces.get(name).ok_or_else(|| format!("there is no load {name}"))?;
+                pace.send_modify(|pace| match change {
+                    Change::Rate(rate) => pace.rate = *rate,
+                    Change::Concurrency(clients) => pace.concurrency = *clients,
+                    Change::Stop => pace.running = false,
+                    Change::Start => pace.running = true,
+                });
+                Ok(())
+            }
+        }
+    }
+
+    async fn choose(&self, select: &Selector, index: usize) -> Result<Vec<WorkerId>, String> {
+        let workers = self
+            .control
+            .choose(select.clone(), self.seed ^ (index as u64 + 1))
+            .await;
+        if workers.is_empty() {
+            return Err(format!("{select} selects no worker at that moment"));
+        }
+        Ok(workers)
+    }
+
+    async fn order(&self, order: Order, worker: WorkerId) -> Result<(), String> {
+        let control = &self.control;
+        let path = ActorPath { worker, child: None };
+        let done = match order {
+            Order::Kill => control.kill(path, Death::Crash).await,
+            Order::Drain => control.drain(worker).await,
+            Order::Restart { same_id } => control.restart(worker, same_id).await,
+            Order::Heal { same_id } => control.heal(vec![worker], same_id).await,
+            Order::ClearCache => control.clear_cache(path).await.map(drop),
+        };
+        done.map_err(|error| format!("{worker}: {error}"))
+    }
+
+    /// Ends every load: no further requests.
+    pub(super) fn stop_loads(mut self) -> Self {
+        for pace in std::mem::take(&mut self.paces).into_values() {
+            pace.send_modify(|pace| pace.running = false);
+        }
+        self
+    }
+
+    /// The moments, with the workers that their faults have struck.
+    pub(super) fn tell(mut self, journal: &[Entry]) -> Vec<Moment> {
+        for entry in journal {
+            if let Event::Opened { id, workers } = &entry.event
+                && let Some(moment) = self.faults.get(id).and_then(|index| self.moments.get_mut(*index))
+            {
+                moment.victims.extend(workers.iter().map(|worker| worker.0));
+            }
+        }
+        for moment in &mut self.moments {
+            let once: BTreeSet<u32> = moment.victims.iter().copied().collect();
+            moment.victims = once.into_iter().collect();
+        }
+        self.moments
+    }
+}

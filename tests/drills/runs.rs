@@ -1,0 +1,207 @@
+//! Verdicts, evidence, choices.
+
+use ghostfleet::drill::{DrillError, Front, Options, Report, Status, Verdict, run};
+use ghostfleet::faults::journal::Event;
+
+use crate::scene::{run_with, scenario};
+
+fn statuses(report: &Report) -> Vec<Status> {
+    report.judgements.iter().map(|judgement| judgement.status).collect()
+}
+
+#[test]
+fn a_healthy_fleet_passes_and_what_clients_saw_is_on_record() {
+    let report = run_with(
+        &scenario(
+            "rate = 40\narrivals = \"fixed\"\nprompt_tokens = 40\noutput_tokens = 12",
+            r#"
+            [[check]]
+            expect = "error_rate == 0"
+            [[check]]
+            expect = "completed >= 60"
+            [[check]]
+            expect = "max itl < 1s"
+            [[check]]
+            expect = "leaked anything == 0"
+            [[check]]
+            expect = "no request reaches w1"
+            "#,
+        ),
+        1,
+    );
+    assert_eq!(report.verdict, Verdict::Pass, "{}", report.text());
+    assert_eq!(statuses(&report)[4], Status::Skipped, "the load chose the workers");
+    let record = &report.record;
+    assert!(
+        record.requests.iter().all(|request| request.tokens == 12),
+        "{:?}",
+        record.requests.first()
+    );
+    let mut served: Vec<u32> = record
+        .requests
+        .iter()
+        .flat_map(|request| request.workers.clone())
+        .collect();
+    assert_eq!(served.len(), record.requests.len(), "each request came to one worker");
+    served.sort_unstable();
+    served.dedup();
+    assert_eq!(served, [0, 1, 2, 3]);
+    assert_eq!(record.arrivals.len(), record.requests.len());
+}
+
+#[test]
+fn a_fault_is_seen_by_checks_and_fails_the_drill() {
+    let report = run_with(
+        &scenario(
+            "concurrency = 4\nprompt_tokens = 40\noutput_tokens = 12\nfirst_token_timeout = \"500ms\"",
+            r#"
+            [[at]]
+            at = "500ms"
+            mark = "cut"
+            do = "w0-w1 response.cut tokens=3"
+            [[at]]
+            at = "1s"
+            mark = "hang"
+            do = ["heal w0-w1", "w2 hang"]
+            [[check]]
+            expect = "error_rate == 0 until cut"
+            [[check]]
+            expect = "failed(reset) == 0 after cut until hang"
+            [[check]]
+            expect = "failed(first_token_timeout) == 0 after hang"
+            [[check]]
+            expect = "victims == 2 after cut"
+            [[check]]
+            expect = "leaked anything == 0"
+            "#,
+        ),
+        1,
+    );
+    assert_eq!(report.verdict, Verdict::Fail);
+    let expected = [Status::Pass, Status::Fail, Status::Fail, Status::Pass, Status::Pass];
+    assert_eq!(statuses(&report), expected, "{}", report.text());
+    let hang = &report.record.moments[1];
+    assert_eq!((hang.victims.as_slice(), hang.errors.len()), (&[0, 1, 2][..], 0));
+}
+
+/// What was decided by dice: whom faults struck, and the first throws of each gate.
+fn choices(report: &Report) -> (Vec<Vec<u32>>, Vec<(u32, u64, bool)>) {
+    let victims = report.record.moments.iter().map(|moment| moment.victims.clone());
+    let mut draws: Vec<_> = report
+        .record
+        .journal
+        .iter()
+        .filter_map(|entry| match &entry.event {
+            Event::Drawn { worker, draw, hit, .. } if *draw < 10 => Some((worker.0, *draw, *hit)),
+            _ => None,
+        })
+        .collect();
+    draws.sort_unstable();
+    (victims.collect(), draws)
+}
+
+#[test]
+fn the_same_seed_makes_the_same_choices_and_another_seed_others() {
+    let scenario = scenario(
+        "rate = 60\nprompt_tokens = 40\noutput_tokens = 4\nrequests = 100",
+        r#"
+        [[at]]
+        at = "100ms"
+        do = ["* response.cut tokens=1 p=0.4", "random(2) slow factor=2"]
+        [[at]]
+        at = "1500ms"
+        do = "kill random(2)"
+        [[check]]
+        expect = "requests >= 1"
+        "#,
+    );
+    let (first, second, other) = (run_with(&scenario, 7), run_with(&scenario, 7), run_with(&scenario, 8));
+    assert_eq!(choices(&first), choices(&second));
+    assert_ne!(choices(&first), choices(&other));
+    let (victims, draws) = choices(&first);
+    assert_eq!(victims[1].len(), 2);
+    assert!(draws.len() >= 20 && draws.iter().any(|draw| draw.2) && !draws.iter().all(|draw| draw.2));
+    let sent = |report: &Report| {
+        let mut numbers: Vec<u64> = report.record.requests.iter().map(|request| request.number).collect();
+        numbers.sort_unstable();
+        numbers
+    };
+    assert_eq!(sent(&first), sent(&second));
+}
+
+#[test]
+fn loads_change_as_the_timeline_says() {
+    let report = run_with(
+        &scenario(
+            "name = \"probe\"\nrate = 10\narrivals = \"fixed\"\nprompt_tokens = 20\noutput_tokens = 2",
+            r#"
+            [[at]]
+            at = "1s"
+            mark = "more"
+            do = "load probe rate=100"
+            [[at]]
+            at = "1500ms"
+            mark = "none"
+            do = "load probe stop"
+            [[check]]
+            expect = "requests <= 12 until more"
+            [[check]]
+            expect = "requests >= 25 after more until none"
+            [[check]]
+            expect = "requests == 0 after none + 100ms"
+            "#,
+        ),
+        1,
+    );
+    assert_eq!(report.verdict, Verdict::Pass, "{}", report.text());
+}
+
+#[test]
+fn a_drill_that_can_decide_nothing_is_refused() {
+    let all_need_a_router = scenario("rate = 1", "[[check]]\nexpect = \"no request reaches w1\"");
+    let error = run(&all_need_a_router, Options::default()).unwrap_err();
+    assert!(
+        matches!(error, DrillError::Input(_)) && error.exit_code() == 2,
+        "{error}"
+    );
+    assert!(error.to_string().contains("--frontend"), "{error}");
+}
+
+#[test]
+fn a_router_that_does_not_come_up_is_no_verdict() {
+    let scenario = scenario("rate = 1", "[[check]]\nexpect = \"error_rate == 0\"");
+    let frontend =
+        ghostfleet::drill::scenario::frontend::Frontend::from_line("sh -c 'echo no such {port} >&2; exit 3'");
+    let options = Options {
+        front: Front::Instead(frontend.unwrap()),
+        ..Options::default()
+    };
+    let error = run(&scenario, options).unwrap_err();
+    assert_eq!(error.exit_code(), 1);
+    let text = error.to_string();
+    assert!(text.contains("has ended") && text.contains("no such "), "{text}");
+}
+
+#[test]
+fn a_router_may_be_made_when_the_fleet_is_up() {
+    // One of the workers' own faces is a router of a kind: it serves the model and answers.
+    let mut scenario = scenario(
+        "rate = 20\nprompt_tokens = 20\noutput_tokens = 2",
+        "[[check]]\nexpect = \"requests reaching w2 >= 10\"",
+    );
+    scenario.fleet.keys.insert("http_port".into(), 0.into());
+    let front = Front::Made(Box::new(|cluster, _| {
+        let face = cluster.snapshot().workers[2].http.unwrap();
+        Ok(format!("http://{face}"))
+    }));
+    let report = run(
+        &scenario,
+        Options {
+            front,
+            ..Options::default()
+        },
+    )
+    .unwrap();
+    assert_eq!(report.verdict, Verdict::Pass, "{}", report.text());
+    assert!(report.record.has_frontend);
+}

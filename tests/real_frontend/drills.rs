@@ -1,0 +1,68 @@
+//! The drills that ship, each with a router of its own.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use ghostfleet::drill::scenario::frontend::Frontend;
+use ghostfleet::drill::{Options, Scenario, Verdict, run};
+
+use crate::release::Release;
+
+fn gallery() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("config/drills")
+}
+
+#[track_caller]
+fn passes(name: &str) {
+    let path = gallery().join(format!("{name}.toml"));
+    let text = std::fs::read_to_string(&path).expect("the drill is there");
+    let mut scenario = Scenario::parse(&path, &text).expect("the drill can be read");
+    let Frontend::Command(command) = &mut scenario.frontend else {
+        panic!("{name} starts its own router");
+    };
+    command.words[0] = Release::V1_6_1.python().display().to_string();
+    let report = run(&scenario, Options::default()).expect("the drill runs to its end");
+    eprintln!("{}", report.text());
+    assert_eq!(report.verdict, Verdict::Pass);
+}
+
+macro_rules! drills {
+    ($($test:ident: $name:literal)+) => {
+        const TESTED: &[&str] = &[$($name),+];
+
+        $(
+            #[test]
+            #[ignore = "needs a Dynamo frontend: scripts/test"]
+            fn $test() {
+                passes($name);
+            }
+        )+
+    };
+}
+
+drills! {
+    cache_clear_unannounced: "cache-clear-unannounced"
+    connection_storm: "connection-storm"
+    crash_hottest: "crash-hottest"
+    event_gap: "event-gap"
+    hang_mid_stream: "hang-mid-stream"
+    lease_blip: "lease-blip"
+    overload: "overload"
+    prefill_lost: "prefill-lost"
+    registration_storm: "registration-storm"
+    restart_at_zero: "restart-at-zero"
+    rolling_restart: "rolling-restart"
+    silent_publisher: "silent-publisher"
+    slow_decode: "slow-decode"
+    zombie_key: "zombie-key"
+}
+
+#[test]
+fn every_drill_that_ships_is_run() {
+    let files = std::fs::read_dir(gallery()).expect("the gallery is there");
+    let names = files.map(|file| file.expect("a directory can be read").path());
+    let names: BTreeSet<String> = names
+        .filter_map(|path| Some(path.file_stem()?.to_string_lossy().into_owned()))
+        .collect();
+    assert_eq!(names, TESTED.iter().map(|name| (*name).to_owned()).collect());
+}
