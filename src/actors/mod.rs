@@ -38,6 +38,7 @@ pub mod kv_listener;
 pub mod kv_publisher;
 mod kv_spoiler;
 mod kv_trace;
+pub mod latency;
 pub mod liveness;
 mod metrics_faults;
 pub mod metrics_reporter;
