@@ -66,6 +66,10 @@ pub fn run(args: &CtlArgs) -> Result<(), CtlError> {
     };
     match &args.command {
         CtlCommand::Fleet => show(&client.get("/v1/fleet", &[])?, print::outline),
+        CtlCommand::Records { prefix } => {
+            let query = [("prefix", prefix.clone())];
+            show(&client.get("/v1/records", &query)?, print::outline)
+        }
         CtlCommand::Cache { actor, blocks } => {
             let what = if *blocks { "cache" } else { "blocks" };
             let answer = client.get(&format!("/v1/{what}/{}", escaped(actor)), &[])?;

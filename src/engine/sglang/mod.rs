@@ -455,6 +455,10 @@ impl Engine for Sglang {
                     self.leave(index);
                 }
                 self.full = false;
+                if !self.rules.is_real() {
+                    // A page that it has told of without a place in the tree stays, rather than being withdrawn unseen.
+                    self.share(at);
+                }
             }
             Phase::Held | Phase::Pending | Phase::Reserved | Phase::Ready => self.leave_handoff(at),
         }

@@ -447,9 +447,8 @@ impl Engine for Vllm {
             match self.next_transfer_end() {
                 // What takes no time may let somebody run at once.
                 Some(at) if at <= now => self.settle(now, pass),
-                Some(_) => break,
                 None if self.give_up_copies() => {}
-                None => break,
+                Some(_) | None => break,
             }
         }
         self.take_tier_events(pass);
