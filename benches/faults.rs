@@ -6,6 +6,8 @@
 //!
 //! `an atomic load` is what an empty table should cost, measured beside it.
 
+#![allow(missing_docs)]
+
 use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
