@@ -97,6 +97,8 @@ fn look(client: &Client, args: &DriftArgs) -> Result<Found, CtlError> {
 /// An index that shows everything.
 fn by_dump(client: &Client, indexer: &Indexer) -> Result<Drift, CtlError> {
     let before = caches(client)?;
+    // What has just come or gone is on its way to the index.
+    thread::sleep(PAUSE);
     let dump = indexer.dump()?;
     let after = caches(client)?;
     let known = |id: &RankId| after.ranks.contains_key(id);
@@ -113,6 +115,7 @@ fn by_questions(client: &Client, args: &DriftArgs) -> Result<Drift, CtlError> {
     let records = client.get("/v1/records", &[("prefix", "v1/instances/".to_owned())])?;
     let index = ServedIndex::find(&records, model(client, args)?)?;
     let before = caches(client)?;
+    thread::sleep(PAUSE);
     let (questions, _) = credit::questions(&[&before], args.probes);
     let mut asked = Vec::new();
     for question in questions {

@@ -23,7 +23,7 @@ use super::scratch::Scratch;
 use super::served::Served;
 use super::stage::{self, Wanted};
 use super::timeline::Timeline;
-use super::truth::Truth;
+use super::truth::{Compared, Comparing, Truth};
 use super::watcher::Watcher;
 use crate::cluster::Cluster;
 use crate::config::Config;
@@ -159,6 +159,14 @@ fn refuse_what_says_nothing(scenario: &Scenario, direct: bool) -> Result<(), Dri
     Ok(())
 }
 
+/// What a comparison under way comes to.
+async fn next_of(comparing: &mut Option<Comparing<'_>>) -> Result<Compared, String> {
+    match comparing {
+        Some(comparing) => comparing.await,
+        None => std::future::pending().await,
+    }
+}
+
 async fn told_to_end(heed: bool) {
     use tokio::signal::unix::{SignalKind, signal};
     let signals = heed.then(|| (signal(SignalKind::interrupt()), signal(SignalKind::terminate())));
@@ -262,6 +270,7 @@ impl Stage<'_> {
             let mut acting = std::pin::pin!(acting);
             let mut acted = false;
             let (mut next_look, mut next_compare) = (epoch, epoch);
+            let mut comparing: Option<Comparing<'_>> = None;
             loop {
                 tokio::select! {
                     () = &mut acting, if !acted => acted = true,
@@ -272,12 +281,14 @@ impl Stage<'_> {
                             router.check_alive()?;
                         }
                     }
-                    () = sleep_until(next_compare), if truth.is_some() => {
-                        if let Some(truth) = truth {
-                            match truth.compare(control).await {
-                                Ok(drift) => record.drift.push(drift.at(epoch.elapsed().as_secs_f64())),
-                                Err(why) => tracing::debug!(why, "the index was not compared"),
-                            }
+                    () = sleep_until(next_compare), if truth.is_some() && comparing.is_none() => {
+                        comparing = truth.map(|truth| truth.compare(control));
+                    }
+                    compared = next_of(&mut comparing), if comparing.is_some() => {
+                        comparing = None;
+                        match compared {
+                            Ok(drift) => record.drift.push(drift.at(epoch.elapsed().as_secs_f64())),
+                            Err(why) => tracing::debug!(why, "the index was not compared"),
                         }
                         next_compare = Instant::now() + COMPARE;
                     }

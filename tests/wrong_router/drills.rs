@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ghostfleet::actors::control::Control;
-use ghostfleet::drill::truth::{Compared, Comparing, Truth};
+use ghostfleet::drill::truth::{Compared, Comparing, GRACE, Truth};
 use ghostfleet::drill::{Front, Options, Report, Scenario, Status, Verdict, run};
 use ghostfleet::transport::discovery::Discovery;
 use ghostfleet::truth::drift;
@@ -54,6 +54,7 @@ impl Truth for Believed {
     fn compare<'a>(&'a self, control: &'a Control) -> Comparing<'a> {
         Box::pin(async move {
             let before = control.caches().await;
+            tokio::time::sleep(GRACE).await;
             let believed = index::caches(&self.0.state().streams);
             let found = drift::compare(&before, &believed, &control.caches().await);
             Ok(Compared {
