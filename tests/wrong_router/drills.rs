@@ -114,7 +114,7 @@ fn a_gap_that_is_answered_by_endless_dumps() {
 
 #[test]
 fn stale_credit_after_a_restart_at_sequence_0() {
-    proves("restart-at-zero", Wrong::StaleCredit, "the former cache is forgotten");
+    proves("restart-at-zero", Wrong::StaleCredit, "no stale credit");
 }
 
 #[test]
