@@ -85,7 +85,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     // The parts that decide.
-    ("drill::check", &["config", "faults", "types"]),
+    ("drill::check", &["config", "faults", "truth", "types"]),
     ("drill::plan", &["faults", "types"]),
     ("drill::record", &["faults", "types"]),
     ("drill::report", &["faults", "replay", "types"]),

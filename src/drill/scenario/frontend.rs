@@ -39,6 +39,15 @@ pub(super) struct Written {
     #[serde(default)]
     env: BTreeMap<String, String>,
     ready_within: Option<Span>,
+    pub(super) index: Option<Index>,
+}
+
+/// How the router's index of KV blocks can be asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Index {
+    /// It is served to other routers (`--serve-indexer`) and found in discovery.
+    Served,
 }
 
 #[derive(Debug, Deserialize)]
@@ -123,13 +132,12 @@ fn split_words(line: &str) -> Result<Vec<String>, String> {
     for c in line.chars() {
         match (quote, c) {
             (Some(q), c) if q == c => quote = None,
-            (Some(_), c) => word.get_or_insert_default().push(c),
             (None, '"' | '\'') => {
                 quote = Some(c);
                 word.get_or_insert_default();
             }
             (None, c) if c.is_whitespace() => words.extend(word.take()),
-            (None, c) => word.get_or_insert_default().push(c),
+            (Some(_) | None, c) => word.get_or_insert_default().push(c),
         }
     }
     if quote.is_some() {
