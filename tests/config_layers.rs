@@ -551,7 +551,7 @@ fn ports_are_listed_one_per_worker() {
         ),
         ("bootstrap_ports = [9000, 9000]", &[], "lists port 9000 twice"),
         ("bootstrap_ports = []", &[], "is an empty list"),
-        ("bootstrap_ports = [true]", &[], "must be port numbers"),
+        ("bootstrap_ports = [true]", &[], "expected ports"),
         (
             "bootstrap_ports = [70000, 1]",
             &[],

@@ -96,7 +96,7 @@ impl Worker {
             intake: Arc::clone(&intake) as Arc<dyn Intake>,
             model: Arc::clone(&tiny().0),
             limits,
-            active: Arc::default(),
+            open: Arc::default(),
             metrics: Arc::new(|| "vllm:num_requests_running 0.0\n".to_owned()),
             faults: None,
         };
@@ -1290,7 +1290,7 @@ async fn a_taken_port_is_named() {
         intake: Arc::clone(&worker.intake) as Arc<dyn Intake>,
         model: Arc::clone(&tiny().0),
         limits: FaceLimits::default(),
-        active: Arc::default(),
+        open: Arc::default(),
         metrics: Arc::new(String::new),
         faults: None,
     };

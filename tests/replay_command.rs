@@ -122,7 +122,9 @@ fn an_interrupted_replay_writes_what_it_has_and_marks_it() {
     ];
     let flags = [&load[..], &["--arrival-interval-ms", "20", "--planner-config", &config]].concat();
     let output = replay(directory.path(), &flags);
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert!(said.contains("report.json is a partial report"), "{said}");
     assert!(text(&output.stdout).contains("(partial: the run was interrupted)"));
     let report = report(directory.path());
     assert_eq!(report["partial"], true);

@@ -87,3 +87,63 @@ fn the_kv_router_model_routes_live_workers_too() {
     assert_eq!(online["completed_requests"], 24);
     assert!(online["prefix_cache_reused_ratio"].as_f64().unwrap() > 0.2);
 }
+
+#[test]
+fn both_halves_of_a_disaggregated_request_meet_in_real_time() {
+    let directory = tempfile::tempdir().unwrap();
+    let side = |role: &str| {
+        format!(
+            r#"{{"engine": {{"block_size": 64, "worker_type": "{role}", "kv_transfer_bytes_per_token": 100000, "kv_transfer_bandwidth": 8.0, "timing_model": {{"type": "fixed", "prefill_ms": 4, "decode_ms": 2}}}}}}"#
+        )
+    };
+    let (prefill, decode) = (side("prefill"), side("decode"));
+    let run = |mode: &str| -> (Value, Vec<Value>) {
+        let output = Command::new(env!("CARGO_BIN_EXE_ghostfleet"))
+            .current_dir(directory.path())
+            .env("RUST_LOG", "error")
+            .args([
+                "replay",
+                "--report-json",
+                "report.json",
+                "--request-records",
+                "records.jsonl",
+            ])
+            .args(["--prefill-engine-args", &prefill, "--decode-engine-args", &decode])
+            .args([
+                "--num-prefill-workers",
+                "2",
+                "--num-decode-workers",
+                "2",
+                "--router-mode",
+                "kv_router",
+            ])
+            .args(["--replay-mode", mode])
+            .args(LOAD)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let read = |name: &str| std::fs::read_to_string(directory.path().join(name)).unwrap();
+        let records = read("records.jsonl");
+        let records = records.lines().map(|line| serde_json::from_str(line).unwrap());
+        (serde_json::from_str(&read("report.json")).unwrap(), records.collect())
+    };
+    let (offline, _) = run("offline");
+    let (online, records) = run("online");
+    for key in ["completed_requests", "total_input_tokens", "total_output_tokens"] {
+        assert_eq!(online[key], offline[key], "{key}");
+    }
+    for key in ["min_ttft_ms", "mean_e2e_latency_ms"] {
+        let (live, model) = (online[key].as_f64().unwrap(), offline[key].as_f64().unwrap());
+        assert!(live > model * 0.98 - 0.1, "{key}: {live} live, {model} by the model");
+    }
+    assert!(online["prefill_worker_seconds"].as_f64().unwrap() > 0.0);
+    assert!(online["prefix_cache_reused_ratio"].as_f64().unwrap() > 0.2);
+    for record in &records {
+        let routes = record["routing_history"].as_array().unwrap();
+        let pools: Vec<_> = routes.iter().map(|route| route["pool"].as_str().unwrap()).collect();
+        assert_eq!(pools, ["prefill", "decode"]);
+        let at = |key: &str| record[key].as_f64().unwrap_or_else(|| panic!("{key} of {record}"));
+        assert!(at("prefill_admit_ms") <= at("decode_admit_ms"));
+        assert_eq!(record["output_length"], 8);
+    }
+}

@@ -2,11 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
+use ghostfleet::engine::Semantics;
 use ghostfleet::replay::trace::{
     Lines, MooncakeOptions, MooncakeRows, MooncakeScan, NestedTimes, RequestTrace, RequestTraceReader, SharedPrefix,
     WekaReader, read_agentic, read_applied_compute, read_mooncake,
 };
-use ghostfleet::replay::{AgenticSource, Load, SessionSource, Source, StreamSource};
+use ghostfleet::replay::{AgenticSource, Load, SessionSource, Source, StreamSource, Terminal};
 use ghostfleet::types::SimTime;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -20,9 +21,9 @@ const SAMPLES: [&str; 7] = [
 {"session_id":"a","delay":5.5,"input_tokens":5,"output_tokens":1,"output_token_ids":[7],"hash_ids":[18446744073709551615]}"#,
     r#"{"timestamp":0,"output_length":1,"hash_ids":[4]}
 {"created_time":1e2,"output_length":1,"hash_ids":[4,5,6]}"#,
-    r#"{"schema":"dynamo.agentic_mooncake","version":2,"block_size":8,"source":{"format":"f","digest":"d"}}
-{"request_id":"a","play_id":"p","session_id":"s","model":"m","not_before_ms":1,"output_length":1,"hash_ids":[1]}
-{"request_id":"b","play_id":"p","session_id":"s","model":"m","not_before_ms":1,"output_length":1,"hash_ids":[1],"dependencies":[{"request_id":"a","trigger":"dispatch","delay_ms":4,"relation":"spawn"}]}"#,
+    r#"{"schema":"dynamo.agentic_mooncake","version":2,"block_size":8,"hash_id_scope":"local","source":{"format":"f","digest":"d"}}
+{"request_id":"a","play_id":"p","session_id":"s","model":"m","not_before_ms":1,"input_length":5,"output_length":1,"hash_ids":[1]}
+{"request_id":"b","play_id":"p","session_id":"s","model":"m","not_before_ms":1,"input_length":8,"output_length":1,"hash_ids":[1],"dependencies":[{"request_id":"a","trigger":"dispatch","delay_ms":4,"relation":"spawn"}]}"#,
     r#"{"request_id":"a","timestamp":3,"output_length":1,"hash_ids":[1]}
 {"request_id":"b","wait_for":["a"],"tool_wait_ms":7,"output_length":1,"hash_ids":[1]}"#,
     r#"{"num_turns":2,"input_prompt_length":90,"assistant_response_length":[3,4],"tool_call_output_length":[5,6],"tool_call_latency":[0.5,1],"final_assistant_response_length":9}"#,
@@ -38,8 +39,7 @@ fn play(source: &mut dyn Source) {
         while let Some(turn) = source.take(now) {
             let prompt = source.prompt(turn.tag);
             assert!(prompt.len() <= turn.input_tokens);
-            source.dispatched(turn.tag, now);
-            source.ended(turn.tag, now, true);
+            source.ended(turn.tag, now, Terminal::Completed);
             played += 1;
             if played == PLAYED {
                 return;
@@ -78,14 +78,16 @@ fn read_everything(bytes: &[u8]) {
     if let Ok(trace) = read_applied_compute(lines(), 16, prefix) {
         play(&mut SessionSource::new(trace, Load::Concurrency(1)));
     }
-    let mut reader = RequestTraceReader::new(None);
-    if reader.read(lines()).is_ok() {
-        match reader.finish() {
-            Ok(RequestTrace::Independent(trace)) => {
-                play(&mut SessionSource::new(trace, Load::Timestamps { speedup: 1.0 }));
+    for rules in [Semantics::V1_6_1, Semantics::V1_4_2] {
+        let mut reader = RequestTraceReader::new(None, rules);
+        if reader.read(lines()).is_ok() {
+            match reader.finish() {
+                Ok(RequestTrace::Independent(trace)) => {
+                    play(&mut SessionSource::new(trace, Load::Timestamps { speedup: 1.0 }));
+                }
+                Ok(RequestTrace::Agentic(graph)) => graphs.push(graph),
+                Err(_) => {}
             }
-            Ok(RequestTrace::Agentic(graph)) => graphs.push(graph),
-            Err(_) => {}
         }
     }
     for nested in [NestedTimes::Auto, NestedTimes::Absolute, NestedTimes::Relative] {
@@ -96,7 +98,7 @@ fn read_everything(bytes: &[u8]) {
     }
     for graph in graphs {
         for lanes in [None, Some(1)] {
-            if let Ok(mut source) = AgenticSource::new(&graph.requests, graph.block_tokens, 2.0, lanes) {
+            if let Ok(mut source) = AgenticSource::new(graph.clone(), 2.0, lanes) {
                 play(&mut source);
             }
         }
@@ -157,7 +159,7 @@ fn every_sample_is_a_workload_of_its_reader() {
         read_agentic(Lines::new("t", sample.as_bytes()), None, 16).unwrap();
     }
     read_applied_compute(Lines::new("t", SAMPLES[4].as_bytes()), 16, SharedPrefix::default()).unwrap();
-    let mut reader = RequestTraceReader::new(None);
+    let mut reader = RequestTraceReader::new(None, Semantics::V1_6_1);
     reader.read(Lines::new("t", SAMPLES[5].as_bytes())).unwrap();
     reader.finish().unwrap();
     let mut reader = WekaReader::new(None);

@@ -3,6 +3,7 @@
 use actix::Addr;
 use actix::dev::SendError;
 
+use super::kv_listener::{KvListener, ListenKv};
 use super::rank::{Cancel, Rank, Submit};
 use crate::transport::intake::{Intake, Refusal, Submission};
 use crate::types::RequestId;
@@ -15,6 +16,11 @@ impl RankDoor {
     /// The door of this rank.
     pub fn new(rank: Addr<Rank>) -> Self {
         Self(rank)
+    }
+
+    /// From now on `listener` hears of every change of the rank's cache that its stream announces.
+    pub fn listen(&self, listener: KvListener) {
+        self.0.do_send(ListenKv(listener));
     }
 }
 

@@ -3,10 +3,12 @@
 //! Written by the rank's actor alone, read by anyone at any time: plain relaxed loads and stores. A token costs two of
 //! them, and a rank that never had a request costs a few KiB.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use crate::engine::EngineKind;
+use super::latency::RequestLatency;
+use crate::engine::{EngineKind, WorkerRole};
 use crate::types::{EngineRequest, FinishReason, SimTime};
 
 /// Bucket bounds in seconds.
@@ -155,6 +157,8 @@ pub struct EngineMetrics {
     pub(super) choices: Histogram,
     pub(super) computed: Histogram,
     pub(super) preemptions: Histogram,
+    /// What its role is, and who keeps the fleet's times.
+    watched: Option<(WorkerRole, Arc<RequestLatency>)>,
 }
 
 impl EngineMetrics {
@@ -185,7 +189,14 @@ impl EngineMetrics {
             choices: Histogram::new(CHOICES),
             computed: tokens(),
             preemptions: Histogram::new(PREEMPTIONS),
+            watched: None,
         }
+    }
+
+    /// Times go into the fleet's, too.
+    pub(super) fn watched_by(mut self, role: WorkerRole, fleet: &Arc<RequestLatency>) -> Self {
+        self.watched = Some((role, Arc::clone(fleet)));
+        self
     }
 
     /// A client went away before its answer was complete.
@@ -243,7 +254,11 @@ impl Timeline {
     pub(super) fn token(&mut self, now: SimTime, metrics: &EngineMetrics) {
         if self.generated == 0 {
             self.first_token = now;
-            metrics.first_token.observe_span(now.since(self.arrived));
+            let span = now.since(self.arrived);
+            metrics.first_token.observe_span(span);
+            if let Some((role, fleet)) = &metrics.watched {
+                fleet.first_token(*role, span);
+            }
         } else {
             metrics.inter_token.observe_span(now.since(self.last_token));
         }
@@ -269,6 +284,10 @@ impl Timeline {
             now.since(first).as_secs_f64() / f64::from(steps)
         };
         metrics.time_per_output_token.observe(per_token);
+        if let Some((_, fleet)) = &metrics.watched {
+            let gap = (steps > 0).then(|| Duration::from_secs_f64(per_token));
+            fleet.finished(now.since(self.arrived), gap);
+        }
         metrics.prompt_lengths.observe(f64::from(self.prompt_tokens));
         metrics.answer_lengths.observe(f64::from(self.generated));
         metrics.max_answer_lengths.observe(f64::from(self.generated));

@@ -157,7 +157,7 @@ impl Fleet {
     ) -> Self {
         let to_launch = plans.iter().map(|plan| plan.id).collect();
         let workers = plans.into_iter().map(|plan| {
-            let entry = WorkerEntry::new(plan.id, &plan.group, Arc::clone(&shared.journal));
+            let entry = WorkerEntry::new(&plan, Arc::clone(&shared.journal), registry.latency());
             let entry = registry.insert(entry);
             let slot = Slot {
                 plan,

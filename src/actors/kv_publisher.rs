@@ -18,6 +18,7 @@ use super::clock::Clock;
 use super::fault_post::FaultPost;
 use super::gauge::RankGauge;
 use super::inspect::Look;
+use super::kv_listener::{KvListener, ListenKv};
 use super::kv_spoiler::Spoiler;
 use super::liveness::Liveness;
 use super::recovery::RecoveryCounts;
@@ -46,6 +47,7 @@ pub struct KvPublisher {
     stale: Option<EventPublisher>,
     storm: Option<SpawnHandle>,
     stormed: u64,
+    listeners: Vec<KvListener>,
     _liveness: Liveness,
 }
 
@@ -86,11 +88,15 @@ impl KvPublisher {
             stale: None,
             storm: None,
             stormed: 0,
+            listeners: Vec::new(),
             _liveness: liveness,
         }
     }
 
     fn publish(&mut self, events: Vec<KvEvent>, ctx: &mut Context<Self>) {
+        for listener in &self.listeners {
+            listener(&events);
+        }
         if self.is_disturbed() {
             return self.publish_disturbed(|journal| journal.record(events), ctx);
         }
@@ -174,6 +180,14 @@ impl Handler<Publish> for KvPublisher {
                 self.publish_lower(&lower, ctx);
             }
         }
+    }
+}
+
+impl Handler<ListenKv> for KvPublisher {
+    type Result = ();
+
+    fn handle(&mut self, ListenKv(listener): ListenKv, _: &mut Self::Context) {
+        self.listeners.push(listener);
     }
 }
 

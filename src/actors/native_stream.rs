@@ -135,9 +135,19 @@ impl Handler<Look> for NativeStream {
     type Result = MessageResult<Look>;
 
     fn handle(&mut self, _: Look, _: &mut Self::Context) -> Self::Result {
+        let NativeParts {
+            topic,
+            socket,
+            ring,
+            next_sequence,
+            ..
+        } = &self.parts;
         MessageResult(json!({
-            "address": format!("tcp://{}", self.parts.socket.local_addr()),
-            "next_sequence": self.parts.next_sequence.load(Ordering::Relaxed),
+            "address": format!("tcp://{}", socket.local_addr()),
+            "next_sequence": next_sequence.load(Ordering::Relaxed),
+            "topic": String::from_utf8_lossy(topic),
+            "has_subscribers": socket.has_subscribers(topic),
+            "replayable": ring.is_some(),
             "held_messages": self.faults.held(),
         }))
     }

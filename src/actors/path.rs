@@ -16,6 +16,15 @@ pub struct ActorPath {
     pub child: Option<Child>,
 }
 
+impl ActorPath {
+    /// A rank of this worker.
+    #[must_use]
+    pub fn rank(self, index: usize) -> Self {
+        let child = u32::try_from(index).ok().map(Child::Rank);
+        Self { child, ..self }
+    }
+}
+
 impl fmt::Display for ActorPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.worker)?;

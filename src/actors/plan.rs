@@ -135,6 +135,8 @@ pub struct WorkerPlan {
     pub id: WorkerId,
     /// Its group.
     pub group: Arc<GroupPlan>,
+    /// Labels of the user's own.
+    pub labels: Vec<(String, String)>,
     /// Own request listener (`ports = "per-worker"`): its address, port 0: any.
     pub tcp: Option<SocketAddr>,
     /// HTTP face.

@@ -9,6 +9,7 @@
 
 mod faults;
 mod handoff;
+mod listening;
 mod look;
 
 use std::sync::Arc;

@@ -15,9 +15,10 @@ use super::engine_page::{self, PageRank};
 use super::fault_post::FaultPost;
 use super::gauge::{Lateness, RankGauge, RankSnapshot};
 use super::handoff_gauge::{HandoffGauge, HandoffSnapshot};
+use super::latency::RequestLatency;
 use super::liveness::Child;
 use super::path::ActorPath;
-use super::plan::GroupPlan;
+use super::plan::WorkerPlan;
 use super::recovery::RecoveryCounts;
 use super::supervision::Supervised;
 use crate::engine::EngineKind;
@@ -25,6 +26,7 @@ use crate::faults::Journal;
 use crate::faults::journal::Event;
 use crate::faults::select::Candidate;
 use crate::transport::discovery::EndpointName;
+use crate::transport::http::open::OpenRequests;
 use crate::transport::request_plane::call_home::generate::StreamCounts;
 use crate::transport::request_plane::figures::EndpointFigures;
 use crate::transport::request_plane::plane::Reach;
@@ -89,6 +91,31 @@ pub enum WorkerHealth {
 }
 
 impl WorkerHealth {
+    /// Every word that [`Self::word`] may say.
+    pub const WORDS: [&'static str; 10] = [
+        "planned",
+        "starting",
+        "ready",
+        "draining",
+        "left",
+        "dead",
+        "hung",
+        "unlisted",
+        "unreachable",
+        "loading",
+    ];
+
+    /// Its name.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Hung => "hung",
+            Self::Unlisted => "unlisted",
+            Self::Unreachable => "unreachable",
+            Self::Loading => "loading",
+            Self::InState(state) => state.word(),
+        }
+    }
+
     /// Whether requests that come now are served.
     pub fn is_ready(self) -> bool {
         self == Self::InState(WorkerState::Ready)
@@ -142,7 +169,7 @@ pub struct WorkerEntry {
     /// What brings its requests.
     reach: Mutex<Reach>,
     pub(super) streams: Arc<StreamCounts>,
-    pub(super) http_requests: Arc<AtomicU32>,
+    pub(super) http_requests: Arc<OpenRequests>,
     pub(super) recovery: Arc<RecoveryCounts>,
     /// By rank: its present recovery endpoint and what is counted of it.
     queries: Mutex<BTreeMap<usize, (EndpointName, Arc<EndpointFigures>)>>,
@@ -154,13 +181,15 @@ pub struct WorkerEntry {
 }
 
 impl WorkerEntry {
-    pub(super) fn new(id: WorkerId, group: &GroupPlan, journal: Arc<Journal>) -> Self {
+    pub(super) fn new(plan: &WorkerPlan, journal: Arc<Journal>, latency: &Arc<RequestLatency>) -> Self {
+        let (id, group) = (plan.id, &plan.group);
+        let role = group.engine.role;
         let ranks = 0..group.data_parallel_size;
         Self {
             id,
             group: group.name.clone(),
             endpoint: group.endpoint.clone(),
-            labels: group.labels(),
+            labels: group.labels().into_iter().chain(plan.labels.iter().cloned()).collect(),
             model: Arc::clone(&group.model_name),
             kind: group.engine.kind,
             block_size: group.engine.block_size,
@@ -179,7 +208,8 @@ impl WorkerEntry {
             handoffs: Arc::default(),
             gauges: ranks.clone().map(|_| Arc::default()).collect(),
             metrics: ranks
-                .map(|_| Arc::new(EngineMetrics::new(group.engine.kind, group.max_model_len)))
+                .map(|_| EngineMetrics::new(group.engine.kind, group.max_model_len).watched_by(role, latency))
+                .map(Arc::new)
                 .collect(),
             faults: Arc::new(FaultPost::new(id, journal)),
             deaths: Mutex::default(),
@@ -209,6 +239,16 @@ impl WorkerEntry {
         let mut deaths = self.deaths.lock().unwrap_or_else(PoisonError::into_inner);
         deaths.retain(|earlier| earlier.path != death.path);
         deaths.push(death);
+    }
+
+    /// What selectors may ask for besides the group.
+    pub fn labels(&self) -> &[(String, String)] {
+        &self.labels
+    }
+
+    /// Its ranks.
+    pub fn ranks(&self) -> usize {
+        self.gauges.len()
     }
 
     /// Its group.
@@ -335,7 +375,7 @@ impl WorkerEntry {
         self.streams
             .open
             .load(Relaxed)
-            .saturating_add(self.http_requests.load(Relaxed))
+            .saturating_add(self.http_requests.active())
     }
 
     fn page_ranks(&self, label: bool) -> impl Iterator<Item = PageRank> {
@@ -485,6 +525,7 @@ pub struct InUse {
 #[derive(Debug, Default)]
 pub struct Registry {
     workers: DashMap<WorkerId, Arc<WorkerEntry>>,
+    latency: Arc<RequestLatency>,
 }
 
 impl Registry {
@@ -492,6 +533,11 @@ impl Registry {
         let entry = Arc::new(entry);
         self.workers.insert(entry.id, Arc::clone(&entry));
         entry
+    }
+
+    /// Times of the fleet's requests.
+    pub fn latency(&self) -> &Arc<RequestLatency> {
+        &self.latency
     }
 
     /// One worker.

@@ -99,7 +99,7 @@ impl Sockets {
                     intake: Arc::clone(gate) as Arc<dyn Intake>,
                     model: Arc::clone(model),
                     limits: FaceLimits::default(),
-                    active: Arc::clone(&entry.http_requests),
+                    open: Arc::clone(&entry.http_requests),
                     metrics: metrics_of(entry),
                     faults: Some(Arc::clone(entry.faults.table())),
                 };

@@ -71,6 +71,9 @@ pub struct Supervised {
     /// Wait from that death to its replacement, ms. `None`: the budget is used up, and what it belongs to is given up; or
     /// it is a worker that was killed by request, which stays dead until it is restarted by request.
     pub backoff_ms: Option<f64>,
+    /// When those that count died.
+    #[serde(skip)]
+    recent: Vec<SimTime>,
 }
 
 impl Supervised {
@@ -91,7 +94,20 @@ impl Supervised {
             window_s: policy.window.as_secs_f64(),
             died_at_ms: now.as_ms(),
             backoff_ms: backoff.map(|wait| wait.as_secs_f64() * 1e3),
+            recent: restarts.recent.iter().copied().collect(),
         }
+    }
+
+    /// Deaths that count against the budget at `now`: they get fewer as the window moves on.
+    pub fn in_window(&self, now: SimTime) -> u32 {
+        let counts = |at: &&SimTime| now.since(**at).as_secs_f64() <= self.window_s;
+        u32::try_from(self.recent.iter().filter(counts).count()).unwrap_or(u32::MAX)
+    }
+
+    /// Time at `now` until its replacement is built, ms; 0: it has been, or never will be.
+    pub fn replaced_in_ms(&self, now: SimTime) -> f64 {
+        let due = self.backoff_ms.map_or(0.0, |wait| self.died_at_ms + wait);
+        (due - now.as_ms()).max(0.0)
     }
 }
 
@@ -156,5 +172,19 @@ mod tests {
         // The window moves on: after a minute the slate is clean.
         assert_eq!(restarts.on_death(&policy, at(100)), ms(100));
         assert_eq!(restarts.total(), 5);
+    }
+
+    #[test]
+    fn what_is_told_of_a_death_moves_with_the_clock() {
+        let policy = RestartPolicy::default();
+        let mut restarts = Restarts::default();
+        let at = |ms: u64| SimTime(ms * 1_000_000);
+        restarts.on_death(&policy, at(10_000));
+        restarts.on_death(&policy, at(30_000));
+        let who = ("w1/r0".to_owned(), Cause::Panicked);
+        let seen = Supervised::new(who, &restarts, &policy, at(30_000), Some(Duration::from_millis(200)));
+        assert_eq!((seen.in_window(at(30_000)), seen.in_window(at(80_000))), (2, 1));
+        assert!((seen.replaced_in_ms(at(30_050)) - 150.0).abs() < 1e-6);
+        assert!(seen.replaced_in_ms(at(31_000)).abs() < 1e-6);
     }
 }

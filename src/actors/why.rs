@@ -13,12 +13,76 @@ use super::path::ActorPath;
 use super::rank::{Holds, Rank};
 use super::registry::WorkerEntry;
 use crate::faults::Layer;
+use crate::transport::http::open::OpenRequest;
 use crate::transport::request_plane::call_home::open::{OpenAnswer, Stage};
+use crate::types::{RequestId, WorkerId};
+
+/// A request under way, whichever way it came.
+struct Seen {
+    request: String,
+    /// Handles in this process.
+    ids: Vec<RequestId>,
+    age: Duration,
+    tokens: u32,
+    stage: Stage,
+    /// What waits for the reader, and in which unit.
+    pending: (usize, &'static str),
+    /// Where the answer goes.
+    address: String,
+}
+
+impl Seen {
+    fn by_call(answer: &OpenAnswer) -> Self {
+        Self {
+            request: answer.request.clone(),
+            ids: vec![answer.id],
+            age: answer.age(),
+            tokens: answer.tokens(),
+            stage: answer.stage(),
+            pending: (answer.pending_bytes(), "bytes"),
+            address: answer.address.to_string(),
+        }
+    }
+
+    fn by_http(request: &OpenRequest) -> Self {
+        let progress = request.progress();
+        Self {
+            request: request.answer_id().to_owned(),
+            ids: request.choices().to_vec(),
+            age: request.age(),
+            tokens: progress.tokens,
+            stage: match (progress.ended, progress.admitted) {
+                (true, _) => Stage::Ending,
+                (false, true) => Stage::Running,
+                (false, false) => Stage::Waiting,
+            },
+            pending: (progress.pending, "events"),
+            address: request.address().map_or_else(
+                || "an HTTP client".to_owned(),
+                |address| format!("http client {address}"),
+            ),
+        }
+    }
+
+    fn of(entry: &WorkerEntry) -> Vec<Self> {
+        let calls = entry.streams.answers.list();
+        let http = entry.http_requests.list();
+        let calls = calls.iter().map(|answer| Self::by_call(answer));
+        calls.chain(http.iter().map(|request| Self::by_http(request))).collect()
+    }
+
+    fn find(entry: &WorkerEntry, request: &str) -> Vec<Self> {
+        let calls = entry.streams.answers.find(request);
+        let http = entry.http_requests.find(request);
+        let calls = calls.iter().map(|answer| Self::by_call(answer));
+        calls.chain(http.iter().map(|request| Self::by_http(request))).collect()
+    }
+}
 
 /// A request that is under way.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RequestView {
-    /// Id that the router gave it.
+    /// Id that the router gave it; of an HTTP request, the id of its answer.
     pub request: String,
     /// Who has it.
     pub worker: String,
@@ -28,8 +92,8 @@ pub struct RequestView {
     pub tokens: u32,
     /// Where it stands.
     pub phase: &'static str,
-    /// Bytes that wait for the router to read them.
-    pub pending_bytes: usize,
+    /// What waits for the other side to read it: bytes towards a router, events towards an HTTP client.
+    pub pending: usize,
     /// Where the answer goes.
     pub address: String,
 }
@@ -49,13 +113,13 @@ pub struct Why {
 /// Time for a rank to answer.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-fn view(entry: &WorkerEntry, answer: &OpenAnswer) -> RequestView {
+fn view(entry: &WorkerEntry, seen: &Seen) -> RequestView {
     RequestView {
-        request: answer.request.clone(),
+        request: seen.request.clone(),
         worker: entry.id().to_string(),
-        age_ms: answer.age().as_secs_f64() * 1e3,
-        tokens: answer.tokens(),
-        phase: match answer.stage() {
+        age_ms: seen.age.as_secs_f64() * 1e3,
+        tokens: seen.tokens,
+        phase: match seen.stage {
             Stage::Dialling => "dialling",
             Stage::Waiting => "waiting",
             Stage::Running => "running",
@@ -63,20 +127,24 @@ fn view(entry: &WorkerEntry, answer: &OpenAnswer) -> RequestView {
             Stage::Closing => "closing",
             Stage::Broken => "broken",
         },
-        pending_bytes: answer.pending_bytes(),
-        address: answer.address.to_string(),
+        pending: seen.pending.0,
+        address: seen.address.clone(),
     }
 }
 
 impl Control {
-    /// At most `limit` requests that are under way, and how many more there are.
-    pub fn requests(&self, limit: usize) -> (Vec<RequestView>, usize) {
+    /// At most `limit` requests that are under way, of one worker or of all, and how many more there are.
+    pub fn requests(&self, of: Option<WorkerId>, limit: usize) -> (Vec<RequestView>, usize) {
         let mut views = Vec::new();
         let mut more = 0;
-        for entry in self.registry.entries() {
-            for answer in entry.streams.answers.list() {
+        let entries = match of {
+            Some(worker) => self.registry.get(worker).into_iter().collect(),
+            None => self.registry.entries(),
+        };
+        for entry in entries {
+            for seen in Seen::of(&entry) {
                 if views.len() < limit {
-                    views.push(view(&entry, &answer));
+                    views.push(view(&entry, &seen));
                 } else {
                     more += 1;
                 }
@@ -85,22 +153,22 @@ impl Control {
         (views, more)
     }
 
-    /// Every answer under way to the request of that id, and what it waits for.
+    /// Every answer under way to the request of that id, on the request plane or by HTTP, and what it waits for.
     pub async fn why(&self, request: &str) -> Vec<Why> {
         let mut found = Vec::new();
         for entry in self.registry.entries() {
-            for answer in entry.streams.answers.find(request) {
-                found.push(self.explain(&entry, &answer).await);
+            for seen in Seen::find(&entry, request) {
+                found.push(self.explain(&entry, &seen).await);
             }
         }
         found
     }
 
-    async fn explain(&self, entry: &WorkerEntry, answer: &OpenAnswer) -> Why {
+    async fn explain(&self, entry: &WorkerEntry, seen: &Seen) -> Why {
         let mut because = Vec::new();
         let mut rank = None;
-        let address = answer.address;
-        match answer.stage() {
+        let address = &seen.address;
+        match seen.stage {
             Stage::Dialling => because.push(format!(
                 "the response server at {address} has not taken the connection yet"
             )),
@@ -108,14 +176,11 @@ impl Control {
             Stage::Broken => because.push("the stream broke off and is being reset".to_owned()),
             Stage::Waiting | Stage::Running | Stage::Ending => {}
         }
-        if answer.pending_bytes() > 0 {
-            because.push(format!(
-                "{} bytes wait for {address} to read them",
-                answer.pending_bytes()
-            ));
+        if let (many @ 1.., unit) = seen.pending {
+            because.push(format!("{many} {unit} wait for {address} to read them"));
         }
-        if matches!(answer.stage(), Stage::Waiting | Stage::Running) {
-            rank = self.ask(entry, answer, &mut because).await;
+        if matches!(seen.stage, Stage::Waiting | Stage::Running) {
+            rank = self.ask(entry, seen, &mut because).await;
         }
         let ids = entry.faults().table().ids();
         if !ids.is_empty() {
@@ -133,14 +198,14 @@ impl Control {
             because.push("nothing holds it up".to_owned());
         }
         Why {
-            view: view(entry, answer),
+            view: view(entry, seen),
             because,
             rank,
         }
     }
 
     /// What the rank that holds the request says.
-    async fn ask(&self, entry: &WorkerEntry, answer: &OpenAnswer, because: &mut Vec<String>) -> Option<Value> {
+    async fn ask(&self, entry: &WorkerEntry, seen: &Seen, because: &mut Vec<String>) -> Option<Value> {
         let path = ActorPath {
             worker: entry.id(),
             child: None,
@@ -151,7 +216,7 @@ impl Control {
             return None;
         };
         for (index, rank) in ranks.iter().enumerate() {
-            match tokio::time::timeout(PATIENCE, rank.send(Holds(answer.id))).await {
+            match tokio::time::timeout(PATIENCE, rank.send(Holds(seen.ids.clone()))).await {
                 Err(_) => because.push(format!(
                     "{path}/r{index} did not answer within {} ms",
                     PATIENCE.as_millis()
@@ -159,7 +224,7 @@ impl Control {
                 Ok(Ok(Some(handoff))) => {
                     because.extend(handoff);
                     let said = tokio::time::timeout(PATIENCE, rank.send(Look)).await.ok()?.ok()?;
-                    because.extend(words(&format!("{path}/r{index}"), answer.stage(), &said));
+                    because.extend(words(&format!("{path}/r{index}"), seen.stage, &said));
                     return Some(said);
                 }
                 Ok(Ok(None) | Err(_)) => {}

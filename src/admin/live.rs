@@ -1,7 +1,7 @@
 //! Changes as they happen: server-sent events.
 //!
-//! `entry`: one entry of the journal. `sample`: figures, every so often. `lost`: the reader was too slow, and entries
-//! before the next one are gone. A reader pulls: nothing is queued for it, so a slow one costs nothing but its connection.
+//! `names`: once, what the columns of samples mean. `entry`: one entry of the journal. `sample`: figures, every so often.
+//! `lost`: the reader was too slow, and entries before the next one are gone. A reader pulls: nothing is queued for it, so a slow one costs nothing but its connection.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -18,8 +18,10 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::answer::Problem;
-use super::routes::{Api, fleet_figures};
+use super::figures::{self, Each};
+use super::routes::Api;
 use crate::actors::control::Control;
+use crate::actors::latency::LatencyCounts;
 
 /// Readers at a time.
 const MAX_READERS: usize = 32;
@@ -39,8 +41,7 @@ pub(super) struct Wanted {
     /// Time between samples, ms; 0: none. Default 1000, at least 100.
     every_ms: Option<u64>,
     /// Samples list every worker.
-    #[serde(default)]
-    workers: bool,
+    workers: Option<Each>,
     /// Entries include the dice.
     #[serde(default)]
     draws: bool,
@@ -51,7 +52,9 @@ struct Reader {
     after: u64,
     every: Option<Duration>,
     next_sample: Instant,
-    workers: bool,
+    each: Each,
+    /// Times up to the last sample, so that each tells of its own interval.
+    latency: LatencyCounts,
     draws: bool,
     ready: VecDeque<Event>,
     _seat: Seat,
@@ -73,14 +76,19 @@ pub(super) async fn live(State(api): State<Arc<Api>>, Query(wanted): Query<Wante
     }
     let seat = Seat(Arc::clone(&api.readers));
     let every = wanted.every_ms.unwrap_or(1000);
+    let mut ready = VecDeque::new();
+    if wanted.workers == Some(Each::Columns) {
+        ready.push_back(event("names", &figures::names(&api.control)));
+    }
     let reader = Reader {
         after: wanted.after.unwrap_or_else(|| api.control.journal().last()),
         control: api.control.clone(),
         every: (every > 0).then(|| Duration::from_millis(every.clamp(100, 3_600_000))),
         next_sample: Instant::now(),
-        workers: wanted.workers,
+        each: wanted.workers.unwrap_or(Each::No),
+        latency: figures::latency(&api.control),
         draws: wanted.draws,
-        ready: VecDeque::new(),
+        ready,
         _seat: seat,
     };
     let stream = futures::stream::unfold(reader, async |mut reader| {
@@ -125,8 +133,11 @@ impl Reader {
             && now >= self.next_sample
         {
             self.next_sample = now + every;
+            let counts = figures::latency(&self.control);
+            let latency = counts.since(&self.latency).figures();
+            self.latency = counts;
             self.ready
-                .push_back(event("sample", &fleet_figures(&self.control, self.workers)));
+                .push_back(event("sample", &figures::fleet(&self.control, self.each, latency)));
         }
     }
 }

@@ -4,14 +4,19 @@
 //! |---|---|
 //! | [`status`], `exporter` | probes and Prometheus, as Dynamo workers have them |
 //! | [`server`] | the admin server: who may connect, how many, who is asked for a token |
-//! | `routes`, `live` | snapshots, faults, commands; changes as server-sent events |
+//! | `routes`, `live`, [`figures`] | snapshots, faults, commands; changes as server-sent events; what they count |
+//! | `dashboard` | the page that shows all of it in a browser |
 //! | [`openapi`] | the table of its paths, and the document made from it |
 
 mod answer;
+mod blocks;
 mod counters;
+mod dashboard;
 mod exporter;
+pub mod figures;
 mod live;
 pub mod openapi;
 mod routes;
 pub mod server;
 pub mod status;
+mod supervisor;

@@ -45,7 +45,11 @@ pub const OPERATIONS: &[Operation] = &[
         "get",
         "/v1/fleet",
         "Sums over the fleet",
-        &[("workers", "boolean", "with each worker in one line")],
+        &[(
+            "workers",
+            "string",
+            "with each worker: `rows`, or `columns` of numbers by position",
+        )],
         None,
         "Fleet",
     ),
@@ -60,7 +64,7 @@ pub const OPERATIONS: &[Operation] = &[
     operation(
         "get",
         "/v1/actors/{path}",
-        "Everything about an actor: w3, w3/r0, w3/kv, w3/metrics, w3/lease",
+        "Everything about an actor: w3, w3/r0, w3/r0/kv, w3/r0/native, w3/metrics, w3/lease, w3/rendezvous",
         &[],
         None,
         "Any",
@@ -72,6 +76,14 @@ pub const OPERATIONS: &[Operation] = &[
         &[],
         None,
         "Caches",
+    ),
+    operation(
+        "get",
+        "/v1/blocks/{path}",
+        "The shape of those caches: prefixes, ends, depths",
+        &[],
+        None,
+        "Any",
     ),
     operation(
         "get",
@@ -113,7 +125,10 @@ pub const OPERATIONS: &[Operation] = &[
         "get",
         "/v1/requests",
         "Requests under way, oldest first per worker",
-        &[("limit", "integer", "most requests")],
+        &[
+            ("limit", "integer", "most requests"),
+            ("worker", "string", "only of this one, as w3"),
+        ],
         None,
         "Any",
     ),
@@ -140,7 +155,7 @@ pub const OPERATIONS: &[Operation] = &[
     operation(
         "get",
         "/v1/live",
-        "Changes as they happen, as server-sent events `entry`, `sample` and `lost`",
+        "Changes as they happen, as server-sent events `names`, `entry`, `sample` and `lost`",
         &[
             (
                 "after",
@@ -148,13 +163,18 @@ pub const OPERATIONS: &[Operation] = &[
                 "journal position to go on from; default: what comes from now on",
             ),
             ("every_ms", "integer", "time between samples, 0: none"),
-            ("workers", "boolean", "samples list every worker"),
+            (
+                "workers",
+                "string",
+                "samples have every worker: `rows`, or `columns` that a first event `names` explains",
+            ),
             ("draws", "boolean", "entries include the dice of every gate"),
         ],
         None,
         "EventStream",
     ),
     operation("get", "/openapi.json", "This document", &[], None, "Any"),
+    operation("get", "/", "The dashboard, a page for browsers", &[], None, "Page"),
 ];
 
 fn reference(schema: &str) -> Value {
@@ -171,10 +191,10 @@ pub fn document() -> Value {
                 json!({"name": name, "in": "query", "description": about, "schema": {"type": kind}})
             }))
             .collect();
-        let media = if operation.answer == "EventStream" {
-            "text/event-stream"
-        } else {
-            "application/json"
+        let media = match operation.answer {
+            "EventStream" => "text/event-stream",
+            "Page" => "text/html",
+            _ => "application/json",
         };
         let mut entry = json!({
             "summary": operation.summary,
@@ -244,6 +264,7 @@ fn schemas() -> Value {
             },
         }}},
         "EventStream": {"type": "string"},
+        "Page": {"type": "string"},
         "Selector": {
             "oneOf": [{"type": "string"}, {"type": "array", "items": {"type": ["integer", "string"]}}],
             "examples": ["*", "w3", "w0-w31", "group:decode", "label:engine=vllm", "25%", "random(3)", "hottest"],

@@ -10,15 +10,16 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::answer::Problem;
-use super::{live, openapi};
+use super::blocks::Shape;
+use super::figures::{self, Each};
+use super::{dashboard, live, openapi, supervisor};
 use crate::actors::control::Control;
 use crate::actors::death::Death;
-use crate::actors::fleet::{CommandError, Launch};
+use crate::actors::fleet::CommandError;
 use crate::actors::path::ActorPath;
-use crate::actors::row::WorkerRow;
 use crate::faults::kind::catalogue;
 use crate::faults::ledger::Listed;
 use crate::faults::{Fault, FaultId, Selector};
@@ -43,6 +44,7 @@ pub(super) fn router(control: Control) -> Router {
         .route("/v1/workers", get(workers))
         .route("/v1/actors/{*path}", get(actor))
         .route("/v1/cache/{*path}", get(cache))
+        .route("/v1/blocks/{*path}", get(blocks))
         .route("/v1/records", get(records))
         .route("/v1/faults", get(faults).post(change).put(replace).delete(clear))
         .route("/v1/faults/{id}", delete(remove))
@@ -52,6 +54,7 @@ pub(super) fn router(control: Control) -> Router {
         .route("/v1/why/{request}", get(why))
         .route("/v1/journal", get(journal))
         .route("/v1/live", get(live::live))
+        .route(dashboard::PATH, get(dashboard::page))
         .route("/openapi.json", get(async || Json(openapi::document())))
         .fallback(async || Problem::not_found("no such path; /openapi.json lists them all"))
         .method_not_allowed_fallback(async || {
@@ -63,67 +66,31 @@ pub(super) fn router(control: Control) -> Router {
         .with_state(api)
 }
 
-/// Sums over the fleet; with `workers` also each worker in one line.
-pub(super) fn fleet_figures(control: &Control, workers: bool) -> Value {
-    let rows = control.registry().rows();
-    let mut states = Map::new();
-    for row in &rows {
-        let count = states.entry(row.state.clone()).or_insert_with(|| 0.into());
-        *count = (count.as_u64().unwrap_or(0) + 1).into();
-    }
-    let sum = |figure: fn(&WorkerRow) -> u64| rows.iter().map(figure).sum::<u64>();
-    let lateness = control.registry().lateness();
-    let mut figures = json!({
-        "at_ms": control.now().as_ms(),
-        "launch": match control.launch() {
-            Launch::Starting { registered } => json!({"starting": registered}),
-            Launch::Ready => json!("ready"),
-            Launch::Failed(error) => json!({"failed": error}),
-            Launch::Over => json!("over"),
-        },
-        "workers_by_state": states,
-        "open_streams": sum(|row| row.open_streams.into()),
-        "running": sum(|row| row.running.into()),
-        "waiting": sum(|row| row.waiting.into()),
-        "active_blocks": sum(|row| row.active_blocks),
-        "cached_blocks": sum(|row| row.cached_blocks),
-        "total_blocks": sum(|row| row.total_blocks),
-        "requests_total": sum(|row| row.requests_total),
-        "failed_total": sum(|row| row.failed_total),
-        "cancelled_total": sum(|row| row.cancelled_total),
-        "tokens_total": sum(|row| row.tokens_total),
-        "prompt_tokens_total": sum(|row| row.prompt_tokens_total),
-        "cached_tokens_total": sum(|row| row.cached_tokens_total),
-        "restarts": sum(|row| row.restarts),
-        "lateness": lateness,
-        "journal_last": control.journal().last(),
-    });
-    if workers {
-        figures["workers"] = json!(rows);
-    }
-    figures
-}
-
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Detail {
-    #[serde(default)]
-    workers: bool,
+    workers: Option<Each>,
 }
 
 async fn fleet(State(api): State<Arc<Api>>, Query(detail): Query<Detail>) -> Json<Value> {
-    Json(fleet_figures(&api.control, detail.workers))
+    let latency = figures::latency(&api.control).figures();
+    let mut fleet = figures::fleet(&api.control, detail.workers.unwrap_or(Each::No), latency);
+    fleet["supervisor"] = supervisor::rule();
+    Json(fleet)
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Most {
     limit: Option<usize>,
+    worker: Option<String>,
 }
 
-async fn requests(State(api): State<Arc<Api>>, Query(most): Query<Most>) -> Json<Value> {
-    let (requests, not_listed) = api.control.requests(most.limit.unwrap_or(1000).min(MAX_ENTRIES));
-    Json(json!({"requests": requests, "not_listed": not_listed}))
+async fn requests(State(api): State<Arc<Api>>, Query(most): Query<Most>) -> Answer {
+    let of = most.worker.map(|path| path.parse::<ActorPath>()).transpose()?;
+    let limit = most.limit.unwrap_or(1000).min(MAX_ENTRIES);
+    let (requests, not_listed) = api.control.requests(of.map(|path| path.worker), limit);
+    Ok(Json(json!({"requests": requests, "not_listed": not_listed})))
 }
 
 async fn why(State(api): State<Arc<Api>>, Path(request): Path<String>) -> Answer {
@@ -149,7 +116,7 @@ struct Which {
 }
 
 async fn workers(State(api): State<Arc<Api>>, Query(which): Query<Which>) -> Answer {
-    let mut rows = api.control.registry().rows();
+    let mut rows = api.control.registry().rows(api.control.now());
     if let Some(select) = which.select {
         let chosen = api.control.choose(select.parse()?, 0).await;
         let chosen: Vec<String> = chosen.iter().map(ToString::to_string).collect();
@@ -163,24 +130,32 @@ async fn actor(State(api): State<Arc<Api>>, Path(path): Path<String>) -> Answer 
     let entry = api.control.registry().get(path.worker);
     let entry = entry.ok_or(CommandError::NoSuchActor(path))?;
     let snapshot = entry.snapshot();
+    let now = api.control.now();
     if path.child.is_none() {
         let ids = entry.faults().table().ids();
         let mut faults = api.control.faults().await;
         faults.retain(|fault| ids.contains(&fault.id));
         let mut value = json!(snapshot);
         value["faults"] = json!(faults);
+        value["labels"] = entry
+            .labels()
+            .iter()
+            .map(|(key, value)| (key.clone(), json!(value)))
+            .collect();
+        value["health"] = json!(entry.health(now).word());
+        value["supervisor"] = supervisor::stand(&snapshot.deaths, now);
         return Ok(Json(value));
     }
     let inside = api.control.inspect(path).await?;
     let text = path.to_string();
     let rank = snapshot.ranks.iter().find(|rank| rank.path == text);
-    let death = snapshot.deaths.iter().find(|death| death.path == text);
+    let death = snapshot.deaths.iter().filter(|death| death.path == text);
     Ok(Json(json!({
         "path": text,
         "worker_state": snapshot.state,
         "figures": rank,
         "inside": inside,
-        "last_death": death,
+        "supervisor": supervisor::stand(&death.cloned().collect::<Vec<_>>(), now),
     })))
 }
 
@@ -193,6 +168,19 @@ async fn cache(State(api): State<Arc<Api>>, Path(path): Path<String>) -> Answer 
         blocks.iter().map(block).collect::<Vec<_>>()
     });
     Ok(Json(json!(ranks.collect::<Vec<_>>())))
+}
+
+async fn blocks(State(api): State<Arc<Api>>, Path(path): Path<String>) -> Answer {
+    let path: ActorPath = path.parse()?;
+    let ranks = api.control.cached_blocks(path).await?;
+    let shapes = ranks.iter().enumerate().map(|(index, content)| {
+        let rank = match path.child {
+            Some(_) => path,
+            None => path.rank(index),
+        };
+        Shape::of(rank.to_string(), content)
+    });
+    Ok(Json(json!(shapes.collect::<Vec<_>>())))
 }
 
 #[derive(Deserialize)]

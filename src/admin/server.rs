@@ -24,7 +24,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::answer::Problem;
-use super::routes;
+use super::{dashboard, routes};
 use crate::actors::control::Control;
 use crate::config::AdminConfig;
 use crate::whole_body::{Untaken, read_whole};
@@ -158,9 +158,13 @@ struct Guard {
 }
 
 impl Guard {
-    fn check(&self, headers: &HeaderMap) -> Result<(), Problem> {
+    fn check(&self, path: &str, headers: &HeaderMap) -> Result<(), Problem> {
         let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
         if let Some(token) = &self.token {
+            // The page holds nothing of the fleet, and has to be there to ask for the token.
+            if path == dashboard::PATH {
+                return Ok(());
+            }
             let shown = text(header::AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
             return if shown.is_some_and(|shown| same(shown, token)) {
                 Ok(())
@@ -202,7 +206,7 @@ fn names_loopback(host: &str) -> bool {
 }
 
 async fn admit(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
-    if let Err(problem) = guard.check(request.headers()) {
+    if let Err(problem) = guard.check(request.uri().path(), request.headers()) {
         return problem.into_response();
     }
     let (head, body) = request.into_parts();
@@ -231,6 +235,10 @@ mod tests {
     use super::*;
 
     fn check(token: Option<&str>, headers: &[(&str, &str)]) -> u16 {
+        check_path("/v1/fleet", token, headers)
+    }
+
+    fn check_path(path: &str, token: Option<&str>, headers: &[(&str, &str)]) -> u16 {
         let guard = Guard {
             token: token.map(str::to_owned),
         };
@@ -239,7 +247,7 @@ mod tests {
             let name: header::HeaderName = name.parse().unwrap();
             map.insert(name, value.parse().unwrap());
         }
-        match guard.check(&map) {
+        match guard.check(path, &map) {
             Ok(()) => 200,
             Err(problem) => problem.0.as_u16(),
         }
@@ -252,6 +260,12 @@ mod tests {
         assert_eq!(check(token, &[("authorization", "Bearer secret-tokem")]), 401);
         assert_eq!(check(token, &[("authorization", "secret-token")]), 401);
         assert_eq!(check(token, &[("authorization", "Bearer secret-token")]), 200);
+        assert_eq!(
+            check_path("/", token, &[("host", "example.org")]),
+            200,
+            "the page asks for it"
+        );
+        assert_eq!(check_path("/openapi.json", token, &[("host", "example.org")]), 401);
     }
 
     #[test]
@@ -260,6 +274,7 @@ mod tests {
         assert_eq!(check(None, &[("host", "localhost:9000")]), 200);
         assert_eq!(check(None, &[("host", "[::1]:9000")]), 200);
         assert_eq!(check(None, &[("host", "rebound.example:9000")]), 403);
+        assert_eq!(check_path("/", None, &[("host", "rebound.example:9000")]), 403);
         assert_eq!(check(None, &[]), 403);
         let own = ("origin", "http://127.0.0.1:9000");
         assert_eq!(check(None, &[("host", "127.0.0.1:9000"), own]), 200);

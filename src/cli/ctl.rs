@@ -5,7 +5,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 /// Look at a running fleet, break it, mend it.
 ///
 /// The fleet has to run with --admin-port. Workers are named by position (w3, w0-w7, w1,w5), as *, group:<name>,
-/// label:<key>=<value>, 25%, random(3), hottest or `most_cached`; children as w3/r0, w3/kv, w3/metrics, w3/lease.
+/// label:<key>=<value>, 25%, random(3), hottest or `most_cached`; children as w3/r0, w3/kv, w3/r0/native, w3/metrics, w3/lease, w3/rendezvous.
 /// Exit codes: 0 done, 1 the fleet said no or cannot be reached, 2 bad input.
 #[derive(Debug, Parser)]
 pub struct CtlArgs {
@@ -29,6 +29,8 @@ pub struct CtlArgs {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum CtlCommand {
+    /// Sums over the fleet: states, load, counters, latency, how patient its supervisors are.
+    Fleet,
     /// Each worker in one line.
     List {
         /// Only these.
@@ -40,6 +42,15 @@ pub enum CtlCommand {
         /// Its path.
         #[arg(value_name = "ACTOR")]
         actor: String,
+    },
+    /// What is in the prefix caches of a worker or of one rank: how much, how deep, how many prefixes.
+    Cache {
+        /// Worker or rank.
+        #[arg(value_name = "ACTOR")]
+        actor: String,
+        /// Every block instead: hash, hash of its tokens, parent.
+        #[arg(long)]
+        blocks: bool,
     },
     /// Kill workers or one actor: no goodbye, sockets are reset, leases run out.
     Kill {
@@ -127,9 +138,12 @@ pub enum CtlCommand {
     },
     /// Who waits for what: a request by its id, or all that are under way.
     Why {
-        /// Id of the request, as the router has it.
+        /// Id of the request, as the router has it; of an HTTP request its x-request-id or the id of its answer.
         #[arg(value_name = "REQUEST")]
         request: Option<String>,
+        /// Only requests of this worker.
+        #[arg(long, value_name = "WORKER", conflicts_with = "request")]
+        worker: Option<String>,
     },
     /// Blocks that ranks have and a router does not know, and blocks that it believes in and nobody has.
     ///

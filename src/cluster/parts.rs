@@ -297,13 +297,13 @@ fn settle_engine(group: &Group, model: &Model) -> Result<EngineConfig, StartErro
 }
 
 fn plan_workers(config: &Config, groups: &[Arc<GroupPlan>]) -> Vec<WorkerPlan> {
-    let ids =
-        config.groups.iter().zip(groups).flat_map(|(group, plan)| {
-            std::iter::repeat_n(plan, usize::try_from(group.num_workers).unwrap_or(usize::MAX))
-        });
+    let ids = config.groups.iter().zip(groups).flat_map(|(group, plan)| {
+        let many = usize::try_from(group.num_workers).unwrap_or(usize::MAX);
+        std::iter::repeat_n((plan, &group.labels), many)
+    });
     ids.zip(disaggregation::rendezvous(config))
         .zip(0u32..)
-        .map(|((group, rendezvous), index)| {
+        .map(|(((group, labels), rendezvous), index)| {
             let port = |first: u16| {
                 if first == 0 {
                     0
@@ -314,6 +314,7 @@ fn plan_workers(config: &Config, groups: &[Arc<GroupPlan>]) -> Vec<WorkerPlan> {
             WorkerPlan {
                 id: WorkerId(index),
                 group: Arc::clone(group),
+                labels: labels.of(index).collect(),
                 tcp: (config.ports == Ports::PerWorker)
                     .then(|| SocketAddr::new(config.tcp_host, port(config.tcp_port))),
                 http: config

@@ -14,7 +14,7 @@ use crate::transport::request_plane::Codec;
 
 impl Settings {
     /// Settings that may differ from group to group; the others belong to the whole fleet.
-    pub const GROUP_KEYS: [&'static str; 100] = [
+    pub const GROUP_KEYS: &'static [&'static str] = &[
         "endpoint",
         "num_workers",
         "data_parallel_size",
@@ -115,6 +115,7 @@ impl Settings {
         "event_plane",
         "durable_kv_events",
         "request_codec",
+        "labels",
     ];
 
     /// What is used where nothing else is said.

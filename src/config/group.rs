@@ -12,7 +12,7 @@ use super::layers::Layered;
 use super::rules::{check_built_in, check_ranges, refused};
 use super::settings::Settings;
 use super::tiers::tiers;
-use super::{ConfigError, Group, lora, seconds};
+use super::{ConfigError, Group, labels, lora, seconds};
 use crate::engine::{
     self, EngineConfig, EngineKind, EvictionBackend, Fidelity, G1Backend, SglangConfig, Speculation, TimingConfig,
 };
@@ -58,6 +58,7 @@ pub(super) fn resolve(index: usize, layered: &Layered) -> Result<Group, ConfigEr
         kv_cache_trace: s.kv_cache_trace.unwrap_or(false),
         disaggregation: disaggregation::resolve(layered, &s, role)?,
         lora_modules: lora::resolve(layered, s.lora_modules.as_deref())?,
+        labels: labels::resolve(layered)?,
         response_replay: s.response_replay_trace_path.clone(),
         engine,
     })

@@ -10,6 +10,7 @@ mod engine_document;
 mod environment;
 mod group;
 mod host;
+pub mod labels;
 pub mod layers;
 mod lora;
 pub mod native;
@@ -39,6 +40,7 @@ use choices::Finite;
 pub use choices::{DiscoveryBackend, EventPlane, NatsConnections, Ports, RequestPlane, TransferTiming};
 pub use disaggregation::Disaggregation;
 pub use engine_document::EngineDocument;
+pub use labels::Labels;
 use layers::Layered;
 pub use layers::{ConfigFile, Merged, Origin};
 pub use lora::LoraModule;
@@ -201,6 +203,8 @@ pub struct Group {
     pub disaggregation: Disaggregation,
     /// LoRA adapters that are served beside the model.
     pub lora_modules: Vec<LoraModule>,
+    /// Labels for selectors.
+    pub labels: Labels,
     /// File of answers that requests may ask for by name.
     pub response_replay: Option<PathBuf>,
     /// One rank's engine. Fields that depend on the model (`max_model_len` not given, `token_ids`) are settled when the

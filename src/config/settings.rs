@@ -11,6 +11,7 @@ use super::choices::{
     RequestPlane, ResponsePlane, SchedulingPolicy, StartingStatus, TimingModel, TransferTiming, json, ports,
     sglang_policy, table_or_json, word,
 };
+use super::labels::Labels;
 use crate::engine::{
     CapacityPolicy, EngineKind, EvictionBackend, Fidelity, G1Backend, PreemptionMode, RadixEviction, Semantics,
     SglangPolicy,
@@ -646,4 +647,10 @@ pub struct Settings {
     #[arg(long, value_name = "BOOL")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zmq_broker_enabled: Option<bool>,
+
+    /// Labels of the workers for selectors (label:zone=a), as `KEY=VALUE`, comma separated; with `KEY=A|B` workers take
+    /// turns.
+    #[arg(long, value_name = "LABELS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub labels: Option<Labels>,
 }

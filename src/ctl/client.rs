@@ -1,5 +1,6 @@
 //! A client of the admin API.
 
+use std::io::Read;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -106,6 +107,29 @@ impl Client {
         self.read(request.header("authorization", self.bearer()).call(), false)
     }
 
+    /// An answer that goes on for as long as the fleet does.
+    pub(super) fn stream(&self, path: &str, query: &[(&str, String)]) -> Result<impl Read + use<>, ClientError> {
+        let mut request = self.agent.get(format!("{}{path}", self.url));
+        for (name, value) in query {
+            request = request.query(name, value);
+        }
+        let request = request.config().timeout_global(None).build();
+        let response = request.header("authorization", self.bearer()).call();
+        if response.as_ref().is_ok_and(|response| response.status().is_success()) {
+            // The limit of whole answers is not for streams; their reader has one per event.
+            return match response {
+                Ok(response) => Ok(response.into_body().into_with_config().limit(u64::MAX).reader()),
+                Err(error) => Err(self.unreachable(&error)),
+            };
+        }
+        self.read(response, false).and_then(|_| {
+            Err(ClientError::NotAFleet {
+                url: self.url.clone(),
+                reason: "no stream of events".to_owned(),
+            })
+        })
+    }
+
     pub(super) fn post(&self, path: &str, body: &Value) -> Result<Value, ClientError> {
         self.read(self.send(path, body), false)
     }
@@ -128,11 +152,15 @@ impl Client {
             .send(body.to_string())
     }
 
-    fn read(&self, sent: Sent, with_results: bool) -> Result<Value, ClientError> {
-        let mut response = sent.map_err(|error| ClientError::Unreachable {
+    fn unreachable(&self, error: &ureq::Error) -> ClientError {
+        ClientError::Unreachable {
             url: self.url.clone(),
             reason: error.to_string(),
-        })?;
+        }
+    }
+
+    fn read(&self, sent: Sent, with_results: bool) -> Result<Value, ClientError> {
+        let mut response = sent.map_err(|error| self.unreachable(&error))?;
         let status = response.status().as_u16();
         let not_a_fleet = |reason: String| self.not_a_fleet(reason);
         let text = response

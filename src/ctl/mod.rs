@@ -65,6 +65,12 @@ pub fn run(args: &CtlArgs) -> Result<(), CtlError> {
         say(&text)
     };
     match &args.command {
+        CtlCommand::Fleet => show(&client.get("/v1/fleet", &[])?, print::outline),
+        CtlCommand::Cache { actor, blocks } => {
+            let what = if *blocks { "cache" } else { "blocks" };
+            let answer = client.get(&format!("/v1/{what}/{}", escaped(actor)), &[])?;
+            show(&answer, if *blocks { print::cache } else { print::outline })
+        }
         CtlCommand::List { workers } => {
             let query = workers
                 .iter()
@@ -72,7 +78,10 @@ pub fn run(args: &CtlArgs) -> Result<(), CtlError> {
                 .collect::<Vec<_>>();
             show(&client.get("/v1/workers", &query)?, print::workers)
         }
-        CtlCommand::Show { actor } => show(&client.get(&format!("/v1/actors/{}", escaped(actor)), &[])?, pretty),
+        CtlCommand::Show { actor } => show(
+            &client.get(&format!("/v1/actors/{}", escaped(actor)), &[])?,
+            print::outline,
+        ),
         CtlCommand::Kill { target, panic } => {
             let word = if *panic { "panic" } else { "crash" };
             outcome(args, &client, &order(word, target, false)?)
@@ -111,9 +120,12 @@ pub fn run(args: &CtlArgs) -> Result<(), CtlError> {
                 show(&client.get("/v1/journal", &query)?, print::journal)
             }
         },
-        CtlCommand::Why { request } => match request {
+        CtlCommand::Why { request, worker } => match request {
             Some(request) => show(&client.get(&format!("/v1/why/{}", escaped(request)), &[])?, print::why),
-            None => show(&client.get("/v1/requests", &[])?, print::requests),
+            None => {
+                let query: Vec<_> = worker.iter().map(|worker| ("worker", worker.clone())).collect();
+                show(&client.get("/v1/requests", &query)?, print::requests)
+            }
         },
         CtlCommand::Drift(drift) => truth::drift(&client, drift, args.json),
         CtlCommand::Leaks(leaks) => truth::leaks(&client, leaks, args.json),

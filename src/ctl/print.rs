@@ -77,6 +77,92 @@ pub(super) fn workers(rows: &Value) -> String {
     table(&lines)
 }
 
+/// Anything, as an indented outline; lists of objects one below the other.
+pub(super) fn outline(value: &Value) -> String {
+    let mut out = String::new();
+    put_outline(&mut out, value, 0);
+    out.trim_end().to_owned()
+}
+
+fn put_outline(out: &mut String, value: &Value, depth: usize) {
+    let pad = "  ".repeat(depth);
+    // Writing into a String cannot fail.
+    match value {
+        Value::Object(members) => {
+            for (key, value) in members {
+                match value {
+                    Value::Object(inner) if !inner.is_empty() => {
+                        let _ = writeln!(out, "{pad}{key}:");
+                        put_outline(out, value, depth + 1);
+                    }
+                    Value::Array(list) if list.iter().any(Value::is_object) => {
+                        let _ = writeln!(out, "{pad}{key}:");
+                        put_outline(out, value, depth + 1);
+                    }
+                    Value::Array(list) => {
+                        let words: Vec<String> = list.iter().map(text).collect();
+                        let _ = writeln!(
+                            out,
+                            "{pad}{key}: {}",
+                            if words.is_empty() {
+                                "none".to_owned()
+                            } else {
+                                words.join(" ")
+                            }
+                        );
+                    }
+                    Value::Object(_) => {
+                        let _ = writeln!(out, "{pad}{key}: none");
+                    }
+                    Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
+                        let _ = writeln!(out, "{pad}{key}: {}", figure(key, value));
+                    }
+                }
+            }
+        }
+        Value::Array(list) => {
+            for item in list {
+                let mut inner = String::new();
+                put_outline(&mut inner, item, depth + 1);
+                let _ = writeln!(out, "{pad}- {}", inner.trim_start().trim_end());
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
+            let _ = writeln!(out, "{pad}{}", text(value));
+        }
+    }
+}
+
+/// Instances in hexadecimal, as everywhere else; times without a tail of digits.
+fn figure(key: &str, value: &Value) -> String {
+    match (value.as_u64(), value.as_f64()) {
+        (Some(id), _) if key == "instance_id" => format!("{id:x}"),
+        (None, Some(number)) => format!("{number:.3}"),
+        _ => text(value),
+    }
+}
+
+/// The blocks of each rank, parents first.
+pub(super) fn cache(ranks: &Value) -> String {
+    let mut lines = vec![head(&["rank", "block", "tokens", "parent"])];
+    for (rank, blocks) in items(ranks).enumerate() {
+        lines.extend(items(blocks).map(|block| {
+            let hash = |key: &str| {
+                block[key]
+                    .as_u64()
+                    .map_or_else(|| "-".to_owned(), |hash| format!("{hash:016x}"))
+            };
+            vec![
+                format!("r{rank}"),
+                hash("block_hash"),
+                hash("tokens_hash"),
+                hash("parent"),
+            ]
+        }));
+    }
+    table(&lines)
+}
+
 pub(super) fn faults(listed: &Value) -> String {
     let mut lines = vec![head(&["id", "phase", "happened", "workers", "fault"])];
     lines.extend(items(listed).map(|fault| {
@@ -259,4 +345,24 @@ pub(super) fn requests(answer: &Value) -> String {
         let _ = write!(out, "\n({more} more)");
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_outline_says_everything_once() {
+        let value = json!({
+            "path": "w1",
+            "instance_id": 255,
+            "faults": [],
+            "supervisor": {"budget": 5, "deaths": [{"path": "w1/r0", "backoff_ms": 100.00001}, {"path": "w1/kv"}]},
+        });
+        let expected = "faults: none\ninstance_id: ff\npath: w1\nsupervisor:\n  budget: 5\n  deaths:\n    - \
+                        backoff_ms: 100.000\n      path: w1/r0\n    - path: w1/kv";
+        assert_eq!(outline(&value), expected);
+    }
 }

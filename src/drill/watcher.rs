@@ -74,7 +74,7 @@ impl Watcher {
                 .filter(|worker| worker.state == WorkerState::Ready);
             *faces = alive.filter_map(|worker| worker.http).collect();
         }
-        let rows = self.control.registry().rows();
+        let rows = self.control.registry().rows(self.control.now());
         self.samples.push(Sample {
             at,
             ready: u32::try_from(

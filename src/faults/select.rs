@@ -5,7 +5,7 @@
 //! | `*` | all |
 //! | `w3`, `w0-w31`, `w1,w5,w8-w9` | by position |
 //! | `group:decode` | of a group |
-//! | `label:engine=vllm` | with that label: `engine`, `role`, `namespace`, `component`, `endpoint` |
+//! | `label:engine=vllm` | with that label: `engine`, `role`, `namespace`, `component`, `endpoint`, or one of the user's |
 //! | `25%` | a random share, at least one |
 //! | `random(3)` | random ones |
 //! | `hottest`, `hottest(3)` | those with the most requests in their engines |

@@ -1,27 +1,28 @@
 //! `replay --replay-mode online`: the workload in real time, against workers that live in this process.
 //!
 //! The workers are those of `serve`, found in memory, with the replay's engines and a small model of our own; requests
-//! reach their ranks without a wire. Round robin or the KV router model decides where they go. The router sees each
-//! rank's cache as it was at its last look, a tenth of a second ago at most.
+//! reach their ranks without a wire, and the halves of a disaggregated one meet at the prefill worker's rendezvous. Round
+//! robin or the KV router model decides where they go. The router hears of cache changes when ranks announce them.
 
-mod caches;
+mod fleet;
 mod sink;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use uuid::Uuid;
 
 use crate::cli::ReplayArgs;
-use crate::cluster::{Cluster, RankDoor};
-use crate::replay::{Control, LiveRun, Outgoing, Progress, Report, Source};
+use crate::replay::{Answer, Control, LiveRun, Outgoing, Part, Progress, Report, Source};
 use crate::replay_run::{RealTimePlan, RunError};
+use crate::router::Target;
 use crate::transport::intake::{Intake, Leg, Refusal, Submission, next_request_id};
-use crate::types::{SimTime, WorkerId};
+use crate::transport::rendezvous::{Identity, Meeting};
+use crate::types::{RequestId, SimTime};
 
-use caches::Caches;
+use fleet::LiveFleet;
 use sink::{Heard, LiveSink};
 
 /// Longest wait between two looks at everything.
@@ -30,20 +31,6 @@ const LOOK: Duration = Duration::from_millis(100);
 const FULL: Duration = Duration::from_millis(1);
 /// How long workers may take to end.
 const FAREWELL: Duration = Duration::from_secs(10);
-
-/// Files of a model: the workers want one, though nobody reads text here.
-const MODEL: [(&str, &str); 4] = [
-    ("config.json", include_str!("../../config/tiny-model/config.json")),
-    (
-        "generation_config.json",
-        include_str!("../../config/tiny-model/generation_config.json"),
-    ),
-    ("tokenizer.json", include_str!("../../config/tiny-model/tokenizer.json")),
-    (
-        "tokenizer_config.json",
-        include_str!("../../config/tiny-model/tokenizer_config.json"),
-    ),
-];
 
 fn wrong(what: &dyn std::fmt::Display) -> RunError {
     RunError::Online(what.to_string())
@@ -55,10 +42,8 @@ fn wrong(what: &dyn std::fmt::Display) -> RunError {
 /// [`RunError`] as for an offline replay, and when the workers cannot be started.
 pub fn execute(args: &ReplayArgs, observe: &mut dyn FnMut(Progress) -> Control) -> Result<Report, RunError> {
     let mut plan = RealTimePlan::new(args)?;
-    let model = ModelDirectory::write()?;
-    let cluster = start(&plan, &model.0)?;
-    let doors = doors(&cluster, plan.pool.workers)?;
-    let mut run = LiveRun::new(plan.pool.clone(), &plan.router)?.with_sla(plan.sla);
+    let fleet = LiveFleet::start(&plan.fleet)?;
+    let mut run = LiveRun::new(plan.fleet.clone(), &plan.router)?.with_sla(plan.sla);
     if plan.records {
         run = run.with_records();
     }
@@ -66,7 +51,7 @@ pub fn execute(args: &ReplayArgs, observe: &mut dyn FnMut(Progress) -> Control) 
         run = run.with_curves();
     }
     let limit = plan.max_time.map(|limit| SimTime::ZERO + limit);
-    let played = Driver::new(cluster, doors, run).play(plan.source.as_mut(), limit, observe);
+    let played = Driver::new(fleet, run).play(plan.source.as_mut(), limit, observe);
     if let Some(error) = plan.source.failure() {
         return Err(error.into());
     }
@@ -75,99 +60,47 @@ pub fn execute(args: &ReplayArgs, observe: &mut dyn FnMut(Progress) -> Control) 
     Ok(report)
 }
 
-/// A directory with the model's files, as long as it is needed.
-struct ModelDirectory(PathBuf);
-
-impl ModelDirectory {
-    fn write() -> Result<Self, RunError> {
-        let path = std::env::temp_dir().join(format!("ghostfleet-online-{}", std::process::id()));
-        let directory = Self(path.clone());
-        let failed = |error: std::io::Error| RunError::Write(path.display().to_string(), error);
-        std::fs::create_dir_all(&path).map_err(failed)?;
-        for (name, text) in MODEL {
-            let text = if name == "config.json" {
-                unlimited(text)
-            } else {
-                text.to_owned()
-            };
-            std::fs::write(path.join(name), text).map_err(failed)?;
-        }
-        Ok(directory)
-    }
-}
-
-impl Drop for ModelDirectory {
-    fn drop(&mut self) {
-        // What stays behind are a few small files in a directory for such files.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// A model's configuration without a bound on the context: the workload decides.
-fn unlimited(config: &str) -> String {
-    let mut document: serde_json::Value = serde_json::from_str(config).unwrap_or_default();
-    if let Some(keys) = document.as_object_mut() {
-        keys.insert("max_position_embeddings".into(), i32::MAX.into());
-    }
-    document.to_string()
-}
-
-fn start(plan: &RealTimePlan, model: &Path) -> Result<Cluster, RunError> {
-    let (workers, ranks) = (plan.pool.workers.to_string(), plan.pool.dp_size.to_string());
-    let flags = [
-        "--model-path",
-        &model.display().to_string(),
-        "--discovery-backend",
-        "mem",
-        "--stagger-delay",
-        "0",
-        "--num-workers",
-        &workers,
-        "--data-parallel-size",
-        &ranks,
-    ]
-    .map(str::to_owned);
-    let mut config = crate::serve::config_from(flags, &BTreeMap::new()).map_err(|error| wrong(&error))?;
-    for group in &mut config.groups {
-        group.engine = plan.pool.engine.clone();
-    }
-    Cluster::start(&config).map_err(|error| wrong(&error))
-}
-
-/// The doors of every worker's ranks.
-fn doors(cluster: &Cluster, workers: u32) -> Result<Vec<Vec<RankDoor>>, RunError> {
-    let of = |worker| cluster.doors(&WorkerId(worker).to_string());
-    (0..workers)
-        .map(of)
-        .collect::<Result<_, _>>()
-        .map_err(|error| wrong(&error))
-}
-
 struct Driver {
-    cluster: Cluster,
-    doors: Vec<Vec<RankDoor>>,
+    fleet: LiveFleet,
     run: LiveRun,
-    caches: Caches,
     epoch: Instant,
     sender: Sender<Heard>,
     heard: Receiver<Heard>,
     /// Requests that a full mailbox did not take.
     blocked: Vec<Outgoing>,
+    /// What meets at a prefill worker, and where the answers of such requests are made and under which names.
+    met: BTreeMap<u64, (Uuid, Option<(Target, RequestId)>)>,
 }
 
 impl Driver {
-    fn new(cluster: Cluster, doors: Vec<Vec<RankDoor>>, run: LiveRun) -> Self {
-        // Each request in flight says at most two things.
+    fn new(fleet: LiveFleet, run: LiveRun) -> Self {
+        // Each request in flight says at most three things, each pass of a rank one.
         let (sender, heard) = crossbeam_channel::unbounded();
+        if run.follows_caches() {
+            let first = if fleet.prefill.is_empty() {
+                &fleet.serving
+            } else {
+                &fleet.prefill
+            };
+            for (worker, ranks) in (0..).zip(first) {
+                for (rank, door) in (0..).zip(ranks) {
+                    let sender = sender.clone();
+                    let target = Target { worker, rank };
+                    door.listen(Arc::new(move |events| {
+                        // A driver that stopped listening has its report already.
+                        let _ = sender.send(Heard::Cache(target, events.to_vec()));
+                    }));
+                }
+            }
+        }
         Self {
-            cluster,
-            doors,
+            fleet,
             run,
-            caches: Caches::default(),
             epoch: Instant::now(),
             sender,
             heard,
             blocked: Vec::new(),
+            met: BTreeMap::new(),
         }
     }
 
@@ -209,10 +142,6 @@ impl Driver {
             }
             if looked.elapsed() >= LOOK {
                 looked = Instant::now();
-                if self.run.follows_caches() {
-                    let now = self.now();
-                    self.caches.look(&self.cluster, &mut self.run, now)?;
-                }
                 let progress = Progress {
                     ended: self.run.ended_count(),
                     total: source.total(),
@@ -225,7 +154,7 @@ impl Driver {
             }
         }
         let ended_at = self.now();
-        self.cluster.stop_within(FAREWELL);
+        self.fleet.cluster.stop_within(FAREWELL);
         Ok(self.run.report(ended_at, source, partial))
     }
 
@@ -237,20 +166,54 @@ impl Driver {
         source.next_at().map_or(LOOK, |at| at.since(self.now())).min(LOOK)
     }
 
+    /// A request, or half of one, as its rank takes it.
+    fn submission(&mut self, outgoing: &Outgoing) -> Submission {
+        let mut request = outgoing.request.clone();
+        // Handles of a process are never used twice, also not by another run.
+        request.id = next_request_id();
+        let leg = match outgoing.part {
+            Part::Whole => Leg::Whole,
+            Part::Prompt => self.meeting(outgoing.id, outgoing.target),
+            Part::Answer(source) => self.meeting(outgoing.id, source),
+        };
+        if let Some((_, answer)) = self.met.get_mut(&outgoing.id)
+            && outgoing.part != Part::Prompt
+        {
+            *answer = Some((outgoing.target, request.id));
+        }
+        let prompt = outgoing.part == Part::Prompt;
+        let sink = Arc::new(LiveSink::new(outgoing.id, prompt, self.epoch, self.sender.clone()));
+        Submission {
+            request,
+            dp_rank: None,
+            leg,
+            sink,
+        }
+    }
+
+    /// Where both halves of a request meet.
+    fn meeting(&mut self, id: u64, source: Target) -> Leg {
+        let (handoff_id, _) = self.met.entry(id).or_insert_with(|| (Uuid::new_v4(), None));
+        Leg::Met(Box::new(Meeting {
+            host: "127.0.0.1".into(),
+            port: self.fleet.ports[source.worker as usize],
+            identity: Identity {
+                handoff_id: *handoff_id,
+                bootstrap_room: id,
+                request_id: *handoff_id,
+            },
+        }))
+    }
+
     fn send(&mut self, out: &mut Vec<Outgoing>, source: &mut dyn Source) -> Result<(), RunError> {
         let mut refused = Vec::new();
-        for outgoing in out.drain(..) {
-            let door = &self.doors[outgoing.target.worker as usize][outgoing.target.rank as usize];
-            let mut request = outgoing.request.clone();
-            // Handles of a process are never used twice, also not by another run.
-            request.id = next_request_id();
-            let sink = Arc::new(LiveSink::new(outgoing.id, self.epoch, self.sender.clone()));
-            let submission = Submission {
-                request,
-                dp_rank: None,
-                leg: Leg::Whole,
-                sink,
+        for outgoing in std::mem::take(out) {
+            let submission = self.submission(&outgoing);
+            let side = match outgoing.part {
+                Part::Prompt => &self.fleet.prefill,
+                Part::Whole | Part::Answer(_) => &self.fleet.serving,
             };
+            let door = &side[outgoing.target.worker as usize][outgoing.target.rank as usize];
             match door.submit(submission) {
                 Ok(()) => {}
                 Err(Refusal::Overloaded) => self.blocked.push(outgoing),
@@ -259,22 +222,37 @@ impl Driver {
             }
         }
         for id in refused {
-            let now = self.now();
-            let nothing = crate::replay::Answer::default();
-            self.run.ended(id, &nothing, (now, now), source, out);
+            self.call_off(id, source, out)?;
         }
         self.blocked.append(out);
         Ok(())
     }
 
+    /// Ends a request of which one half came to nothing.
+    fn call_off(&mut self, id: u64, source: &mut dyn Source, out: &mut Vec<Outgoing>) -> Result<(), RunError> {
+        let now = self.now();
+        self.blocked.retain(|outgoing| outgoing.id != id);
+        if let Some((_, Some((target, request)))) = self.met.remove(&id) {
+            self.fleet.serving[target.worker as usize][target.rank as usize].cancel(request);
+        }
+        Ok(self.run.ended(id, &Answer::default(), (now, now), source, out)?)
+    }
+
     fn take_in(&mut self, heard: Heard, source: &mut dyn Source, out: &mut Vec<Outgoing>) -> Result<(), RunError> {
         let now = self.now();
         match heard {
-            Heard::FirstToken(id) => self.run.first_token(id, source, now, out),
-            Heard::Over(id, answer) => {
-                let at = answer.tokens.last().copied().unwrap_or(now);
-                self.run.ended(id, &answer, (at, now), source, out);
+            Heard::FirstToken(id) => self.run.first_token(id, source, now, out)?,
+            Heard::PromptOver(id, answer) => {
+                if !self.run.prompt_over(id, &answer, now, source, out)? {
+                    self.call_off(id, source, out)?;
+                }
             }
+            Heard::Over(id, answer) => {
+                self.met.remove(&id);
+                let at = answer.tokens.last().copied().unwrap_or(now);
+                self.run.ended(id, &answer, (at, now), source, out)?;
+            }
+            Heard::Cache(target, mut events) => self.run.cache_changed(target, &mut events, now),
             Heard::Broken => return Err(wrong(&"a worker died with requests in flight")),
         }
         Ok(())

@@ -6,16 +6,21 @@ use std::time::Instant;
 use crossbeam_channel::Sender;
 
 use crate::replay::Answer;
+use crate::router::Target;
 use crate::transport::intake::{Failure, TokenSink};
-use crate::types::{FinishReason, SimTime, Token};
+use crate::types::{FinishReason, KvEvent, SimTime, Token};
 
 /// What the driver has to know at once.
 #[derive(Debug)]
 pub(super) enum Heard {
     /// A request has its first token, which is not its last.
     FirstToken(u64),
+    /// A prefill worker is done with a request.
+    PromptOver(u64, Answer),
     /// A request ended.
     Over(u64, Answer),
+    /// A rank announced changes of its cache.
+    Cache(Target, Vec<KvEvent>),
     /// A worker died.
     Broken,
 }
@@ -23,15 +28,18 @@ pub(super) enum Heard {
 /// See the module's text. Called from the rank's thread: it takes a lock that nobody else wants.
 pub(super) struct LiveSink {
     id: u64,
+    /// Of the half that computes the prompt.
+    prompt: bool,
     epoch: Instant,
     answer: Mutex<Answer>,
     sender: Sender<Heard>,
 }
 
 impl LiveSink {
-    pub(super) fn new(id: u64, epoch: Instant, sender: Sender<Heard>) -> Self {
+    pub(super) fn new(id: u64, prompt: bool, epoch: Instant, sender: Sender<Heard>) -> Self {
         Self {
             id,
+            prompt,
             epoch,
             answer: Mutex::default(),
             sender,
@@ -50,7 +58,11 @@ impl LiveSink {
     fn over(&self, completed: bool) {
         let mut answer = std::mem::take(&mut *self.answer.lock().unwrap_or_else(PoisonError::into_inner));
         answer.completed = completed;
-        self.say(Heard::Over(self.id, answer));
+        self.say(if self.prompt {
+            Heard::PromptOver(self.id, answer)
+        } else {
+            Heard::Over(self.id, answer)
+        });
     }
 }
 
@@ -70,7 +82,7 @@ impl TokenSink for LiveSink {
         };
         match finish {
             Some(_) => self.over(true),
-            None if first => self.say(Heard::FirstToken(self.id)),
+            None if first && !self.prompt => self.say(Heard::FirstToken(self.id)),
             None => {}
         }
     }

@@ -41,7 +41,9 @@ pub fn lower(document: &Document, stack: Stack) -> Result<Lowered, PredictError>
         .as_ref()
         .is_some_and(|planner| planner.policy == PlannerPolicy::Enabled)
     {
-        return wrong("planner.policy is enabled, but Dynamo's planner is not part of this program; use disabled");
+        return wrong(
+            "planner.policy is enabled, but Dynamo's planner is not part of this program; use disabled, or replay with --planner-config and a program that plans",
+        );
     }
     let mut args = ReplayArgs::try_parse_from(["replay"]).map_err(|error| PredictError::Config(error.to_string()))?;
     let (gpus_per_worker, gpus) = engine(&mut args, &document.engine)?;

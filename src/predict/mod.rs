@@ -57,7 +57,7 @@ impl PredictError {
 pub fn read(mut value: Value) -> Result<Document, PredictError> {
     let planner = yaml::get(&value, "planner.policy").and_then(Value::as_str);
     if planner == Some("enabled") {
-        let what = "planner.policy is enabled, but Dynamo's planner is not part of this program; use disabled";
+        let what = "planner.policy is enabled, but Dynamo's planner is not part of this program; use disabled, or replay with --planner-config and a program that plans";
         return Err(PredictError::Config(what.into()));
     }
     default_type(&mut value, "traffic.source", "synthetic");

@@ -58,8 +58,13 @@ impl Space {
     ///
     /// # Errors
     /// [`PredictError::Config`] names the path of a domain that makes no sense.
-    pub(super) fn new(template: Value) -> Result<Self, PredictError> {
+    pub(super) fn new(mut template: Value) -> Result<Self, PredictError> {
         let mut domains = Vec::new();
+        for section in SECTIONS {
+            if let Some(value) = template.get_mut(section) {
+                drop_no_presets(value);
+            }
+        }
         for section in SECTIONS {
             if let Some(value) = template.get(section) {
                 find(value, section, &mut domains)?;
@@ -125,10 +130,22 @@ impl Space {
     }
 }
 
+/// Takes away `preset: false`, which asks for nothing.
+fn drop_no_presets(value: &mut Value) {
+    let Value::Mapping(map) = value else { return };
+    if map.get("preset") == Some(&Value::Bool(false)) {
+        map.remove("preset");
+    }
+    map.values_mut().for_each(drop_no_presets);
+}
+
 fn find(value: &Value, path: &str, domains: &mut Vec<Domain>) -> Result<(), PredictError> {
     let Value::Mapping(map) = value else { return Ok(()) };
     if value.get("preset").is_some() {
-        return Err(wrong(path, "presets are not known here; list the choices"));
+        return Err(wrong(
+            path,
+            "presets are not known here; list the choices, or use preset: false",
+        ));
     }
     if map.len() == 1
         && let Some(values) = domain(value, path)?

@@ -12,6 +12,8 @@ pub(crate) struct Flight {
     pub(crate) turn: Turn,
     /// When latencies start to count.
     pub(crate) arrival: SimTime,
+    /// When the workload sent it out.
+    pub(crate) sent_out: SimTime,
     pub(crate) dispatched: Option<SimTime>,
     /// Way to the worker that answers.
     pub(crate) route: RouteLog,
@@ -91,6 +93,13 @@ impl RouteLog {
     }
 }
 
+impl Handoff {
+    /// Nobody said that the prompt is computed.
+    pub(crate) fn is_unheard(&self) -> bool {
+        self.source_held.is_none()
+    }
+}
+
 impl Flight {
     /// The request as an engine sees it.
     pub(crate) fn request(&self, id: u64, source: &dyn Source) -> EngineRequest {
@@ -109,9 +118,10 @@ impl Flight {
         }
     }
 
-    pub(crate) fn new(turn: Turn, arrival: SimTime) -> Self {
+    pub(crate) fn new(turn: Turn, arrival: SimTime, now: SimTime) -> Self {
         Self {
             arrival,
+            sent_out: now,
             dispatched: None,
             route: RouteLog::default(),
             first_admit: None,
@@ -150,14 +160,14 @@ impl Flights {
         self.count
     }
 
-    pub(crate) fn add(&mut self, turn: Turn, arrival: SimTime) -> u64 {
+    pub(crate) fn add(&mut self, turn: Turn, arrival: SimTime, now: SimTime) -> u64 {
         let at = self.vacant.pop().unwrap_or_else(|| {
             self.slots.push((0, None));
             u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
         });
         let (generation, slot) = &mut self.slots[at as usize];
         *generation += 1;
-        *slot = Some(Flight::new(turn, arrival));
+        *slot = Some(Flight::new(turn, arrival, now));
         self.count += 1;
         u64::from(*generation) << 32 | u64::from(at)
     }

@@ -14,9 +14,11 @@
 mod agentic;
 mod collector;
 mod curves;
+mod file_source;
 mod fleet;
 mod flight;
 mod harness;
+mod held;
 pub(crate) mod html;
 mod live;
 mod planner;
@@ -34,11 +36,14 @@ mod table;
 mod timeline;
 pub mod trace;
 
-pub use agentic::{AgenticRequest, AgenticSource, Dependency, GraphError, GraphOrigin, GraphSummary, Trigger};
+pub use agentic::{
+    AgenticRequest, AgenticSource, Dependency, Graph, GraphError, GraphOrigin, GraphSummary, Relation, Trigger,
+};
 pub use curves::Curves;
+pub use file_source::from_file;
 pub use harness::{Control, FleetSpec, Harness, PoolSpec, PrefillSpec, Progress, ReplayError, RouterSpec};
 pub use html::{NamedReport, render as render_html};
-pub use live::{Answer, LiveRun, Outgoing};
+pub use live::{Answer, LiveRun, Outgoing, Part};
 pub use planner::{
     Decision, ForwardMetrics, Planner, PlannerError, ScalingEvent, ScalingLog, Script, Snapshot, Traffic,
 };
@@ -46,7 +51,7 @@ pub use prompt::PromptStore;
 pub use record::{AdmissionRecord, RequestRecord, RoutingRecord, Terminal};
 pub use report::{Goodput, Report, Sla, TokenGaps};
 pub use sessions::{Load, SessionSource, SessionTrace, TurnSpec};
-pub use source::{Source, Trajectory, Turn};
+pub use source::{PlayFailure, Source, Trajectory, Turn};
 pub use stream::StreamSource;
 pub use synthetic::{Arrivals, SyntheticError, SyntheticSpec};
 pub use table::render as render_table;

@@ -286,16 +286,10 @@ impl Report {
 
 /// Plays, their outcomes and how long they took, which only completed ones tell.
 fn add_trajectories(report: &mut Map<String, Value>, trajectories: &[Trajectory]) {
-    let spans = trajectories
-        .iter()
-        .filter_map(|play| play.ended.map(|ended| ended.since(play.started)));
+    let completed = trajectories.iter().filter(|play| play.over && play.failure.is_none());
+    let spans = completed.filter_map(|play| Some(play.ended?.since(play.started?)));
     let mut latencies: Vec<f64> = spans.map(|span| span.as_secs_f64() * 1e3).collect();
-    let outcome = |play: &Trajectory| {
-        let ended = play.ended.map(SimTime::as_ms);
-        let status = if ended.is_some() { "completed" } else { "incomplete" };
-        json!({"play_id": play.play, "status": status, "causal_terminal_ms": ended, "settled_at_ms": ended})
-    };
-    let outcomes: Vec<Value> = trajectories.iter().map(outcome).collect();
+    let outcomes: Vec<Value> = trajectories.iter().map(play_outcome).collect();
     report.insert("agentic_play_outcomes".into(), outcomes.into());
     report.insert("total_trajectories".into(), trajectories.len().into());
     report.insert("completed_trajectories".into(), latencies.len().into());
@@ -304,6 +298,29 @@ fn add_trajectories(report: &mut Map<String, Value>, trajectories: &[Trajectory]
     let summary = Summary::of(&mut latencies);
     report.insert("p50_trajectory_e2e_latency_ms".into(), summary.median.into());
     add(report, "trajectory_e2e_latency_ms", &summary);
+}
+
+/// How a play ended, if it did.
+fn play_outcome(play: &Trajectory) -> Value {
+    let status = match (play.over, &play.failure) {
+        (false, _) => "incomplete",
+        (true, Some(_)) => "failed",
+        (true, None) => "completed",
+    };
+    let mut outcome = json!({"play_id": play.play, "status": status});
+    let failure = play.failure.as_ref();
+    let ended = play.ended.map(SimTime::as_ms);
+    if let Some(at) = failure.map(|failure| failure.at.as_ms()).or(ended) {
+        outcome["causal_terminal_ms"] = at.into();
+    }
+    if let Some(at) = ended.filter(|_| play.over) {
+        outcome["settled_at_ms"] = at.into();
+    }
+    if let Some(failure) = failure {
+        outcome["failure_request_id"] = failure.request_id.as_str().into();
+        outcome["failure_status"] = json!(failure.status);
+    }
+    outcome
 }
 
 /// A graph, where it comes from, and a digest of what happened to it.

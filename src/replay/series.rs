@@ -217,7 +217,7 @@ mod tests {
             strict_priority: 0,
             policy_class: None,
         };
-        let mut flight = Flight::new(turn, SimTime(arrival));
+        let mut flight = Flight::new(turn, SimTime(arrival), SimTime(arrival));
         flight.dispatched = Some(SimTime(arrival));
         flight.first_admit = Some(SimTime(admit));
         flight.first_token = Some(SimTime(first));

@@ -11,6 +11,7 @@ use rustc_hash::FxBuildHasher;
 use crate::types::{Prompt, SimTime, Token, Tokens};
 
 use super::prompt::{PromptRef, PromptStore};
+use super::record::Terminal;
 use super::source::{Source, Turn};
 
 const NONE: u32 = u32::MAX;
@@ -319,10 +320,10 @@ impl Source for SessionSource {
         Some(self.turn(tag, at))
     }
 
-    fn ended(&mut self, tag: u32, now: SimTime, completed: bool) {
+    fn ended(&mut self, tag: u32, now: SimTime, terminal: Terminal) {
         let row = self.trace.turns[tag as usize];
         self.ended += 1;
-        if self.trace.delta && row.next != NONE && completed {
+        if self.trace.delta && row.next != NONE && terminal == Terminal::Completed {
             let said = self
                 .trace
                 .extras

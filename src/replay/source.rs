@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::types::{Prompt, SimTime, Token, Tokens};
 
 use super::agentic::GraphSummary;
+use super::record::Terminal;
 use super::trace::TraceError;
 
 /// One request that is due.
@@ -37,10 +38,25 @@ pub struct Turn {
 pub struct Trajectory {
     /// Name of the play.
     pub play: String,
-    /// When its first request was due.
-    pub started: SimTime,
-    /// When its last request ended; `None`: some did not.
+    /// When the first of its requests that wait for nobody was sent out.
+    pub started: Option<SimTime>,
+    /// When the latest request so far ended.
     pub ended: Option<SimTime>,
+    /// Nothing of it is left to do.
+    pub over: bool,
+    /// What ended it before its time.
+    pub failure: Option<PlayFailure>,
+}
+
+/// A request whose end ended its play.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlayFailure {
+    /// When.
+    pub at: SimTime,
+    /// Its name.
+    pub request_id: String,
+    /// How it ended.
+    pub status: Terminal,
 }
 
 /// A workload. Times are those of the virtual clock.
@@ -51,11 +67,8 @@ pub trait Source {
     /// The next request that is due at `now`.
     fn take(&mut self, now: SimTime) -> Option<Turn>;
 
-    /// A request was handed to a worker.
-    fn dispatched(&mut self, _tag: u32, _now: SimTime) {}
-
-    /// A request ended, completed or not.
-    fn ended(&mut self, tag: u32, now: SimTime, completed: bool);
+    /// A request ended.
+    fn ended(&mut self, tag: u32, now: SimTime, terminal: Terminal);
 
     /// Appends the prompt of a request to `prompt`.
     fn write_prompt(&self, tag: u32, prompt: &mut Vec<Token>);

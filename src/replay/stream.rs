@@ -4,13 +4,14 @@
 //! [`MooncakeScan`] tells. The result is that of the loaded trace.
 
 use std::io::BufRead;
-use std::sync::Arc;
 
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use crate::types::{IdRun, Prompt, SimTime, Token};
+use crate::types::{Prompt, SimTime, Token};
 
+use super::held::HeldPrompt;
+use super::record::Terminal;
 use super::sessions::{Load, instant};
 use super::source::{Source, Turn};
 use super::trace::{MooncakeRow, MooncakeRows, MooncakeScan, TraceError};
@@ -18,8 +19,7 @@ use super::trace::{MooncakeRow, MooncakeRows, MooncakeScan, TraceError};
 /// What a request in flight is made of.
 #[derive(Debug)]
 struct Held {
-    hash_ids: Box<[u64]>,
-    input_tokens: u32,
+    prompt: HeldPrompt,
     session: Option<Box<str>>,
     line: u64,
 }
@@ -116,8 +116,7 @@ impl<R: BufRead> Source for StreamSource<R> {
         self.held.insert(
             tag,
             Held {
-                hash_ids: turn.hash_ids.into(),
-                input_tokens: turn.input_tokens,
+                prompt: HeldPrompt::new(&turn.hash_ids, turn.input_tokens, self.rows.block_tokens()),
                 session: row.session,
                 line: row.line,
             },
@@ -139,41 +138,20 @@ impl<R: BufRead> Source for StreamSource<R> {
         })
     }
 
-    fn ended(&mut self, tag: u32, _now: SimTime, _completed: bool) {
+    fn ended(&mut self, tag: u32, _now: SimTime, _terminal: Terminal) {
         self.ended += 1;
         self.held.remove(&tag);
     }
 
     fn write_prompt(&self, tag: u32, prompt: &mut Vec<Token>) {
-        let Some(held) = self.held.get(&tag) else { return };
-        let end = prompt.len() + held.input_tokens as usize;
-        prompt.reserve(held.input_tokens as usize);
-        let block = self.rows.block_tokens() as usize;
-        for &id in &held.hash_ids {
-            let tokens = block.min(end - prompt.len());
-            let (low, high) = halves(id);
-            if self.scan.wide_ids {
-                // Both halves in turn: different ids stay different without a table of all of them.
-                prompt.extend((0..tokens).map(|at| if at % 2 == 0 { low } else { high }));
-            } else {
-                prompt.resize(prompt.len() + tokens, low);
-            }
+        if let Some(held) = self.held.get(&tag) {
+            held.prompt.write(prompt);
         }
     }
 
     fn prompt(&self, tag: u32) -> Prompt {
-        let Some(held) = self.held.get(&tag).filter(|_| !self.scan.wide_ids) else {
-            let mut tokens = Vec::new();
-            self.write_prompt(tag, &mut tokens);
-            return tokens.into();
-        };
-        let ids = held.hash_ids.iter().map(|&id| IdRun {
-            first: halves(id).0,
-            count: 1,
-        });
-        let runs: Arc<[IdRun]> = ids.collect();
-        let own = 0..u32::try_from(runs.len()).unwrap_or(u32::MAX);
-        Prompt::from_runs(runs, own, self.rows.block_tokens(), held.input_tokens)
+        let held = self.held.get(&tag);
+        held.map_or_else(|| Vec::new().into(), |held| held.prompt.prompt())
     }
 
     fn is_drained(&self) -> bool {
@@ -197,16 +175,8 @@ impl<R: BufRead> Source for StreamSource<R> {
     }
 }
 
-/// The halves of an id; the low one is mixed, so that ids which differ only above differ in the first token too.
-#[allow(clippy::cast_possible_truncation)]
-fn halves(id: u64) -> (Token, Token) {
-    let high = (id >> 32) as u32;
-    let low = id as u32;
-    (low ^ high.wrapping_mul(0x9e37_79b9), high)
-}
-
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::fmt::Write;
     use std::io::{self, BufReader, Read};
 
@@ -267,7 +237,8 @@ mod tests {
         MooncakeRows::new(Lines::new("endless", BufReader::new(endless)), OPTIONS)
     }
 
-    fn replay(source: &mut dyn Source) -> Report {
+    /// Of two small workers behind a KV router.
+    pub(in crate::replay) fn replay(source: &mut dyn Source) -> Report {
         let fleet = FleetSpec {
             serving: PoolSpec {
                 engine: EngineConfig {
@@ -281,6 +252,7 @@ mod tests {
             },
             prefill: None,
             events_at_start: false,
+            looks_between_passes: false,
         };
         let config = RouterConfig::default();
         let router = RouterSpec::Kv {
@@ -298,7 +270,7 @@ mod tests {
     fn a_streamed_trace_gives_the_report_of_the_loaded_one() {
         for wide in [0, 1 << 40] {
             let scan = MooncakeScan::of(rows(200, wide)).unwrap();
-            assert!(scan.sorted && scan.single_turns && scan.wide_ids == (wide > 0));
+            assert!(scan.sorted && scan.single_turns);
             for load in [Load::Timestamps { speedup: 2.0 }, Load::Concurrency(7)] {
                 let streamed = replay(&mut StreamSource::new(rows(200, wide), scan, load).unwrap());
                 let loaded = replay(&mut SessionSource::new(read_mooncake(rows(200, wide)).unwrap(), load));
@@ -319,7 +291,7 @@ mod tests {
         while let Some(turn) = source.take(SimTime::ZERO) {
             most = most.max(source.held());
             if turn.tag >= 4 {
-                source.ended(turn.tag - 4, SimTime::ZERO, true);
+                source.ended(turn.tag - 4, SimTime::ZERO, Terminal::Completed);
                 ended += 1;
             }
         }

@@ -5,6 +5,7 @@ use rand::{Rng, SeedableRng};
 
 use crate::types::{SimTime, Token};
 
+use super::record::Terminal;
 use super::sessions::{SessionTrace, TurnSpec};
 use super::source::{Source, Turn};
 
@@ -256,7 +257,7 @@ impl Source for SimpleSource {
         })
     }
 
-    fn ended(&mut self, _tag: u32, _now: SimTime, _completed: bool) {
+    fn ended(&mut self, _tag: u32, _now: SimTime, _terminal: Terminal) {
         self.in_flight -= 1;
         self.ended += 1;
     }

@@ -1,29 +1,160 @@
 //! Trace files.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
 
 use flate2::bufread::MultiGzDecoder;
 
 use crate::replay::trace::{Lines, TraceError};
 
-/// Bytes read at a time.
+/// Bytes read at a time from begin to end.
 const BUFFER: usize = 1 << 20;
+/// Bytes read at a time here and there.
+const PLACE_BUFFER: usize = 1 << 16;
+/// Files from this size on, bytes, are played from the file: it costs a second reading.
+const LARGE: u64 = 64 << 20;
+/// What a packed file may unpack to, at least.
+const PACKED: u64 = 6;
+
+fn failed(path: &Path, source: io::Error) -> TraceError {
+    TraceError::Io {
+        file: path.display().to_string(),
+        source,
+    }
+}
+
+fn is_packed(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "gz")
+}
 
 /// The lines of a file, unpacked when its name ends in `.gz`.
 pub(super) fn open(path: &Path) -> Result<Lines<Box<dyn BufRead>>, TraceError> {
-    let name = path.display().to_string();
-    let file = File::open(path).map_err(|source| TraceError::Io {
-        file: name.clone(),
-        source,
-    })?;
+    let file = File::open(path).map_err(|source| failed(path, source))?;
     let plain = BufReader::with_capacity(BUFFER, file);
-    let packed = path.extension().is_some_and(|extension| extension == "gz");
-    let reader: Box<dyn BufRead> = if packed {
+    let reader: Box<dyn BufRead> = if is_packed(path) {
         Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(plain)))
     } else {
         Box::new(plain)
     };
-    Ok(Lines::new(name, reader))
+    Ok(Lines::new(path.display().to_string(), reader))
+}
+
+/// Whether traces are large, and files: a pipe cannot be read twice.
+pub(super) fn are_large(paths: &[PathBuf]) -> bool {
+    let size = |path: &PathBuf| {
+        let about = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
+        Some(about.len().saturating_mul(if is_packed(path) { PACKED } else { 1 }))
+    };
+    let sizes: Option<Vec<u64>> = paths.iter().map(size).collect();
+    sizes.is_some_and(|sizes| sizes.iter().sum::<u64>() >= LARGE)
+}
+
+/// A file whose lines can be read in any order and by several readers; a packed one is unpacked into a temporary file that
+/// has no name and goes with its last reader.
+pub(super) struct AnyOrder {
+    name: String,
+    path: PathBuf,
+    unpacked: Option<File>,
+}
+
+impl AnyOrder {
+    pub(super) fn new(path: &Path) -> Result<Self, TraceError> {
+        let unpacked = is_packed(path).then(|| unpack(path)).transpose();
+        Ok(Self {
+            name: path.display().to_string(),
+            path: path.to_owned(),
+            unpacked: unpacked.map_err(|source| failed(path, source))?,
+        })
+    }
+
+    /// The lines, once more.
+    pub(super) fn lines(&self) -> Result<Lines<BufReader<Place>>, TraceError> {
+        let file = match &self.unpacked {
+            Some(unpacked) => unpacked.try_clone(),
+            None => File::open(&self.path),
+        };
+        let file = file.map_err(|source| failed(&self.path, source))?;
+        let place = Place { file, at: 0 };
+        Ok(Lines::new(
+            self.name.clone(),
+            BufReader::with_capacity(PLACE_BUFFER, place),
+        ))
+    }
+}
+
+/// A place in a file of its own, also where others read the same open file.
+#[derive(Debug)]
+pub(super) struct Place {
+    file: File,
+    at: u64,
+}
+
+impl io::Read for Place {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let read = std::os::unix::fs::FileExt::read_at(&self.file, into, self.at)?;
+        self.at += read as u64;
+        Ok(read)
+    }
+}
+
+impl io::Seek for Place {
+    fn seek(&mut self, to: io::SeekFrom) -> io::Result<u64> {
+        let at = match to {
+            io::SeekFrom::Start(at) => Some(at),
+            io::SeekFrom::Current(by) => self.at.checked_add_signed(by),
+            io::SeekFrom::End(by) => self.file.metadata()?.len().checked_add_signed(by),
+        };
+        self.at = at.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "before the begin of the file"))?;
+        Ok(self.at)
+    }
+}
+
+fn unpack(path: &Path) -> io::Result<File> {
+    let mut packed = MultiGzDecoder::new(BufReader::with_capacity(BUFFER, File::open(path)?));
+    let place = std::env::temp_dir().join(format!("ghostfleet-trace-{}", uuid::Uuid::new_v4().simple()));
+    let mut file = File::options().read(true).write(true).create_new(true).open(&place)?;
+    fs::remove_file(&place)?;
+    io::copy(&mut packed, &mut file)?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use crate::replay::trace::{MooncakeFile, MooncakeOptions, RequestFile};
+
+    use super::*;
+
+    #[test]
+    fn a_packed_trace_is_played_from_a_file_without_a_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("t.jsonl.gz");
+        let mut packed = flate2::write::GzEncoder::new(File::create(&path).unwrap(), flate2::Compression::fast());
+        for at in 0..3 {
+            writeln!(
+                packed,
+                r#"{{"session_id":"s","timestamp":{at},"output_length":1,"hash_ids":[{at}]}}"#
+            )
+            .unwrap();
+        }
+        packed.finish().unwrap();
+        let file = AnyOrder::new(&path).unwrap();
+        let options = MooncakeOptions {
+            block_tokens: 4,
+            delta: false,
+            timed: true,
+        };
+        assert!(MooncakeFile::new(|| file.lines(), options).is_ok());
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+        let shards = vec![file.lines().unwrap()];
+        let error = RequestFile::new(shards, None, crate::engine::Semantics::V1_6_1)
+            .err()
+            .unwrap();
+        assert!(
+            error.to_string().contains("t.jsonl.gz, line 1: event_type is missing"),
+            "{error}"
+        );
+    }
 }

@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::{ReplayArgs, TraceFormat, WekaTimes};
 use crate::replay::trace::{
-    Graph, NestedTimes, RequestTrace, RequestTraceReader, TraceError, WekaReader, read_agentic,
+    NestedTimes, RequestFile, RequestTrace, RequestTraceReader, TraceError, WekaReader, read_agentic,
 };
-use crate::replay::{AgenticSource, Source};
+use crate::replay::{AgenticSource, Graph, Source, from_file};
 
-use super::files;
+use super::files::{self, AnyOrder};
+use super::workload;
 use super::{RunError, Workload};
 
 /// Files of a Weka corpus.
@@ -20,7 +21,12 @@ pub(super) fn read(args: &ReplayArgs, default_tokens: u32) -> Result<Workload, R
     let wanted = args.trace_block_size;
     match args.trace_format {
         TraceFormat::Dynamo => {
-            let mut reader = RequestTraceReader::new(wanted);
+            if files::are_large(&args.trace_files)
+                && let Some(workload) = independent(args)?
+            {
+                return Ok(workload);
+            }
+            let mut reader = RequestTraceReader::new(wanted, args.semantics);
             for path in &args.trace_files {
                 reader.read(files::open(path)?)?;
             }
@@ -60,19 +66,28 @@ pub(super) fn read(args: &ReplayArgs, default_tokens: u32) -> Result<Workload, R
     }
 }
 
+/// Large shards of independent requests; `None`: they belong to agents.
+fn independent(args: &ReplayArgs) -> Result<Option<Workload>, RunError> {
+    let shards = args.trace_files.iter().map(|path| AnyOrder::new(path)?.lines());
+    let shards = shards.collect::<Result<Vec<_>, _>>()?;
+    let file = RequestFile::new(shards, args.trace_block_size, args.semantics)?;
+    Ok(file.map(|file| {
+        let block_tokens = file.tokens_per_id();
+        Workload::Stream {
+            source: from_file(file, workload::load(args)),
+            block_tokens,
+        }
+    }))
+}
+
 /// A graph as the flags want it played.
-pub(super) fn play(args: &ReplayArgs, graph: &Graph) -> Result<Box<dyn Source>, RunError> {
+pub(super) fn play(args: &ReplayArgs, graph: Graph) -> Result<Box<dyn Source>, RunError> {
     if args.replay_concurrency.is_some() {
         let what = "a trace of request graphs sets its own pace; leave out --replay-concurrency";
         return Err(RunError::Invalid(what.into()));
     }
-    let source = AgenticSource::new(
-        &graph.requests,
-        graph.block_tokens,
-        args.arrival_speedup_ratio,
-        args.agentic_lanes,
-    )?;
-    Ok(Box::new(source.with_origin(graph.origin.clone())))
+    let source = AgenticSource::new(graph, args.arrival_speedup_ratio, args.agentic_lanes)?;
+    Ok(Box::new(source))
 }
 
 fn failed(path: &Path, source: std::io::Error) -> TraceError {

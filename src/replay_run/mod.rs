@@ -49,16 +49,20 @@ pub enum RunError {
     /// The run itself.
     #[error(transparent)]
     Replay(#[from] ReplayError),
+    /// A signal ended the run; the report is written and says so.
+    #[error("interrupted: {0} is a partial report, of the requests that had ended")]
+    Interrupted(String),
     /// A result could not be written.
     #[error("cannot write {0}: {1}")]
     Write(String, std::io::Error),
 }
 
 impl RunError {
-    /// Process exit code: 2 for flags that do not go together, else 1, as the peer's.
+    /// Process exit code: 2 for flags that do not go together, 130 for a signal, else 1, as the peer's.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) => 2,
+            Self::Interrupted(_) => 130,
             Self::Invalid(_)
             | Self::Trace(_)
             | Self::Graph(_)

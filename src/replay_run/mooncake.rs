@@ -1,37 +1,30 @@
-//! Mooncake traces, loaded or read on the way.
+//! Mooncake traces: loaded, read on the way, or played from the file.
 
-use std::fs;
-use std::path::Path;
+use std::path::PathBuf;
 
-use crate::replay::trace::{MooncakeOptions, MooncakeRows, MooncakeScan, read_mooncake};
-use crate::replay::{Load, StreamSource};
+use crate::replay::trace::{MooncakeFile, MooncakeOptions, MooncakeRows, MooncakeScan, read_mooncake};
+use crate::replay::{Load, StreamSource, from_file};
 
-use super::files;
+use super::files::{self, AnyOrder};
 use super::{RunError, Workload};
 
-/// Files from this size on, bytes, are read while they are replayed where that is possible: it costs a second reading.
-const STREAM_FROM: u64 = 64 << 20;
-/// What a packed file may unpack to, at least.
-const PACKED: u64 = 6;
-
 /// The workload of a Mooncake trace.
-pub(super) fn read(path: &Path, options: MooncakeOptions, load: Load) -> Result<Workload, RunError> {
+pub(super) fn read(path: &PathBuf, options: MooncakeOptions, load: Load) -> Result<Workload, RunError> {
     let open = || files::open(path).map(|lines| MooncakeRows::new(lines, options));
-    if !options.delta && is_large(path) {
+    if !files::are_large(std::slice::from_ref(path)) {
+        return Ok(Workload::Sessions(read_mooncake(open()?)?));
+    }
+    let stream = |source| Workload::Stream {
+        source,
+        block_tokens: options.block_tokens,
+    };
+    if !options.delta {
         let scan = MooncakeScan::of(open()?)?;
         if let Some(source) = StreamSource::new(open()?, scan, load) {
-            return Ok(Workload::Stream {
-                source: Box::new(source),
-                block_tokens: options.block_tokens,
-            });
+            return Ok(stream(Box::new(source)));
         }
     }
-    Ok(Workload::Sessions(read_mooncake(open()?)?))
-}
-
-/// Whether a trace is large, and a file: a pipe cannot be read twice.
-fn is_large(path: &Path) -> bool {
-    let packed = path.extension().is_some_and(|extension| extension == "gz");
-    let factor = if packed { PACKED } else { 1 };
-    fs::metadata(path).is_ok_and(|about| about.is_file() && about.len().saturating_mul(factor) >= STREAM_FROM)
+    let file = AnyOrder::new(path)?;
+    let file = MooncakeFile::new(|| file.lines(), options)?;
+    Ok(stream(from_file(file, load)))
 }

@@ -20,7 +20,7 @@ use super::{RunError, execute};
 /// partial; a second one ends the process.
 ///
 /// # Errors
-/// As [`execute`], and files that cannot be written.
+/// As [`execute`], files that cannot be written, and [`RunError::Interrupted`] after a partial report.
 pub fn run(args: &ReplayArgs) -> Result<(), RunError> {
     run_with(args, |args, observe| execute(args, observe))
 }
@@ -78,7 +78,11 @@ pub fn run_with(
     );
     let mut stdout = std::io::stdout().lock();
     let printed = stdout.write_all(shown.as_bytes()).and_then(|()| stdout.flush());
-    printed.map_err(|error| RunError::Write("standard output".into(), error))
+    printed.map_err(|error| RunError::Write("standard output".into(), error))?;
+    if report.partial {
+        return Err(RunError::Interrupted(path.display().to_string()));
+    }
+    Ok(())
 }
 
 /// What a policy that scales did, event by event.

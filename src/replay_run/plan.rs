@@ -4,12 +4,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::cli::{ReplayArgs, ReplayMode, RouterMode, TraceFormat};
-use crate::replay::{Arrivals, Harness, PoolSpec, RouterSpec, Sla, Source, SyntheticSpec};
+use crate::engine::Semantics;
+use crate::replay::{Arrivals, FleetSpec, Harness, RouterSpec, Sla, Source, SyntheticSpec};
 use crate::router::{PolicyProfile, QueuePolicy, RouterConfig};
 
-use super::RunError;
 use super::planner;
 use super::pools::Pools;
+use super::{RunError, Workload};
 
 /// A checked replay.
 pub(super) struct Plan {
@@ -87,7 +88,9 @@ impl Plan {
         if args.trace_files.is_empty() {
             return Ok(self.synthetic(args).source()?);
         }
-        super::workload(args)?.source(args)
+        let workload = super::workload(args)?;
+        check_form(args, &workload)?;
+        workload.source(args)
     }
 
     fn synthetic(&self, args: &ReplayArgs) -> SyntheticSpec {
@@ -117,7 +120,7 @@ impl Plan {
 /// What a replay in real time runs.
 pub struct RealTimePlan {
     /// The workers.
-    pub pool: PoolSpec,
+    pub fleet: FleetSpec,
     /// The router.
     pub router: RouterSpec,
     /// The workload.
@@ -140,7 +143,7 @@ impl RealTimePlan {
     pub fn new(args: &ReplayArgs) -> Result<Self, RunError> {
         let plan = Plan::new(args)?;
         Ok(Self {
-            pool: plan.pools.fleet(args, false).serving,
+            fleet: plan.pools.fleet(args, false),
             router: plan.router(args),
             source: plan.source(args)?,
             sla: sla(args),
@@ -347,6 +350,20 @@ fn policy_profile(args: &ReplayArgs, router: &RouterConfig) -> Result<PolicyProf
     let read = std::fs::read_to_string(&path);
     let text = read.map_err(|error| RunError::Invalid(format!("router policy file {}: {error}", path.display())))?;
     Ok(PolicyProfile::parse(&text, args.model_name.as_deref(), router)?)
+}
+
+/// Graphs come in forms that only one release reads.
+fn check_form(args: &ReplayArgs, workload: &Workload) -> Result<(), RunError> {
+    match workload {
+        Workload::Graph(graph) if graph.rules != args.semantics => invalid(match graph.rules {
+            Semantics::V1_4_2 => {
+                "an agentic Mooncake trace without a header is the form of Dynamo 1.4.2; replay it with --semantics 1.4.2, or \
+                 bring it into the form of 1.6.1 with ghostfleet trace convert"
+            }
+            Semantics::V1_6_1 => "this form of trace is of Dynamo 1.6.1; leave out --semantics",
+        }),
+        Workload::Graph(_) | Workload::Sessions(_) | Workload::Stream { .. } => Ok(()),
+    }
 }
 
 /// What this build does not do, said before any work.

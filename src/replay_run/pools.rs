@@ -1,6 +1,6 @@
 //! Engine arguments of the flags: one pool of workers, or a prefill and a decode pool.
 
-use crate::cli::{ReplayArgs, ReplayMode, TraceFormat};
+use crate::cli::{ReplayArgs, ReplayMode, RouterMode, TraceFormat};
 use crate::config::{EngineDocument, TransferTiming};
 use crate::engine::{EngineKind, Semantics, WorkerRole};
 use crate::replay::{FleetSpec, PoolSpec, PrefillSpec};
@@ -61,6 +61,13 @@ impl Pools {
         first.router_queue_policy.as_deref()
     }
 
+    /// Whether Dynamo 1.4.2 would run this in its loop for a single worker.
+    fn is_lone(&self, args: &ReplayArgs) -> bool {
+        let one = self.prefill.is_none() && args.num_workers == 1 && self.serving.data_parallel_size == 1;
+        let plain = args.router_mode == RouterMode::RoundRobin && args.planner_config.is_none();
+        args.semantics == Semantics::V1_4_2 && one && plain
+    }
+
     /// The fleet, for a workload of sessions or of single requests.
     pub(super) fn fleet(&self, args: &ReplayArgs, sessions: bool) -> FleetSpec {
         let old_vllm = args.semantics == Semantics::V1_4_2 && self.serving.engine.kind == EngineKind::Vllm;
@@ -79,6 +86,7 @@ impl Pools {
             serving: pool(&self.serving, decoders),
             prefill,
             events_at_start: old_vllm,
+            looks_between_passes: self.is_lone(args),
         }
     }
 }
@@ -160,8 +168,8 @@ fn check_staged(args: &ReplayArgs, prefill: &EngineDocument, decode: &EngineDocu
             "disaggregated replay needs dp_size 1 on both sides, got {left} and {right}"
         ));
     }
-    if args.replay_mode == ReplayMode::Online {
-        return invalid("disaggregated replay works with --replay-mode offline only");
+    if args.replay_mode == ReplayMode::Online && args.semantics == Semantics::V1_4_2 {
+        return invalid("disaggregated replay of Dynamo 1.4.2 works with --replay-mode offline only");
     }
     match args.trace_format {
         TraceFormat::AgenticMooncake | TraceFormat::Weka => {

@@ -1,10 +1,11 @@
 //! Trace files by their form.
 
 use crate::cli::{ReplayArgs, TraceFormat};
-use crate::replay::trace::{Graph, MooncakeOptions, SharedPrefix, read_applied_compute};
-use crate::replay::{Load, SessionSource, SessionTrace, Source};
+use crate::replay::trace::{AppliedFile, MooncakeOptions, SharedPrefix, read_applied_compute};
+use crate::replay::{Graph, Load, SessionSource, SessionTrace, Source, from_file};
 
 use super::RunError;
+use super::files::AnyOrder;
 use super::{files, graphs, mooncake};
 
 /// Tokens per hash id unless the flag or the trace says otherwise.
@@ -51,6 +52,13 @@ pub fn workload(args: &ReplayArgs) -> Result<Workload, RunError> {
                 ratio: args.trace_shared_prefix_ratio,
                 groups: args.trace_num_prefix_groups,
             };
+            if files::are_large(&args.trace_files) {
+                let file = AppliedFile::new(AnyOrder::new(first)?.lines()?, block_tokens, prefix)?;
+                return Ok(Workload::Stream {
+                    source: from_file(file, load(args)),
+                    block_tokens,
+                });
+            }
             let trace = read_applied_compute(files::open(first)?, block_tokens, prefix)?;
             Ok(Workload::Sessions(trace))
         }
@@ -59,7 +67,7 @@ pub fn workload(args: &ReplayArgs) -> Result<Workload, RunError> {
 }
 
 /// When sessions start.
-fn load(args: &ReplayArgs) -> Load {
+pub(super) fn load(args: &ReplayArgs) -> Load {
     match args.replay_concurrency {
         Some(most) => Load::Concurrency(most),
         None => Load::Timestamps {
@@ -84,7 +92,7 @@ impl Workload {
     /// [`RunError`] names the request or the flag at fault.
     pub fn source(self, args: &ReplayArgs) -> Result<Box<dyn Source>, RunError> {
         match self {
-            Self::Graph(graph) => graphs::play(args, &graph),
+            Self::Graph(graph) => graphs::play(args, graph),
             Self::Sessions(trace) => Ok(Box::new(SessionSource::new(trace, load(args)))),
             Self::Stream { source, .. } => Ok(source),
         }

@@ -1,8 +1,8 @@
 //! Requests that wait in the router, class by class, served in deficit round robin.
 //!
 //! Each class has a credit in uncached prompt tokens. Whoever is served pays with it; a class that cannot pay gets its
-//! quantum when its turn comes, so that over time classes send prefill work in the ratio of their quanta. Source: Dynamo
-//! 1.6.1 policy queue.
+//! quantum when its turn comes, so that over time classes send prefill work in the ratio of their quanta. A class keeps its
+//! turn as long as it can pay for its next request, which is decided when it was served. Source: Dynamo 1.6.1 policy queue.
 
 use super::RouterError;
 use super::policy::{PolicyClass, PolicyProfile};
@@ -38,8 +38,6 @@ pub(crate) struct Classes<T> {
     queues: Vec<Class<T>>,
     /// Class whose turn is next.
     cursor: usize,
-    /// Class that was served last.
-    last: Option<usize>,
     waiting: usize,
 }
 
@@ -55,7 +53,6 @@ impl<T> Classes<T> {
             queues: profile.classes().iter().map(class).collect(),
             profile: profile.clone(),
             cursor: 0,
-            last: None,
             waiting: 0,
         }
     }
@@ -89,8 +86,8 @@ impl<T> Classes<T> {
         let limits = rules.limits;
         let usage = [
             ("requests", limits.requests, state.queue.len() as u64),
-            ("raw ISL tokens", limits.raw_isl_tokens, state.raw_isl_tokens),
-            ("cached tokens", limits.cached_tokens, state.cached_tokens),
+            ("raw_isl_tokens", limits.raw_isl_tokens, state.raw_isl_tokens),
+            ("cached_tokens", limits.cached_tokens, state.cached_tokens),
         ];
         for (what, limit, current) in usage {
             let Some(limit) = limit.map(|limit| limit.saturating_mul(ranks)) else {
@@ -128,9 +125,6 @@ impl<T> Classes<T> {
         let open: Vec<bool> = (0..count)
             .map(|at| !self.queues[at].queue.is_empty() && may_go(&classes[at]))
             .collect();
-        if let Some(last) = self.last.filter(|&last| open[last] && self.can_pay(last)) {
-            return self.serve(last);
-        }
         let turns = || {
             (0..count)
                 .map(|step| (self.cursor + step) % count)
@@ -178,8 +172,11 @@ impl<T> Classes<T> {
             state.credit = 0;
         }
         self.waiting -= 1;
-        self.cursor = (class + 1) % count;
-        self.last = Some(class);
+        self.cursor = if self.can_pay(class) {
+            class
+        } else {
+            (class + 1) % count
+        };
         Some(entry.request)
     }
 }
@@ -247,6 +244,25 @@ policy_classes:
         push(&mut classes, 1, "b", 100).unwrap();
         // One round each, then two and eight more at once: the second class needs fewer.
         assert_eq!(drain(&mut classes), ["b", "a"]);
+    }
+
+    #[test]
+    fn a_turn_is_kept_or_passed_on_when_it_is_used() {
+        let mut classes = two((100, 100), "");
+        push(&mut classes, 0, "a", 60).unwrap();
+        push(&mut classes, 0, "a", 60).unwrap();
+        push(&mut classes, 1, "b", 10).unwrap();
+        assert_eq!(classes.pop(|_| true), Some("a"));
+        // 40 left do not pay for the next one, and a cheaper one that comes later and goes first finds the turn passed on.
+        let urgent = Urgency {
+            strict_priority: 1,
+            priority: 0,
+            arrival: SimTime(1),
+            isl: 30,
+            best_cached: 0,
+        };
+        classes.push(0, urgent, 2, "c").unwrap();
+        assert_eq!(drain(&mut classes), ["b", "c", "a"]);
     }
 
     #[test]

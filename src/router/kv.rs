@@ -6,6 +6,7 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use super::active::ActiveBlocks;
+use super::choice::choose;
 use super::classes::Classes;
 use super::draws::Draws;
 use super::policy::{BusyThreshold, PolicyProfile};
@@ -281,7 +282,7 @@ impl KvRouter {
 
     fn place(&mut self, arrival: Arrival, overlaps: &[u32], now: SimTime) -> Option<Placement> {
         self.score(&arrival, overlaps, now);
-        let number = self.choose()?;
+        let number = choose(&self.costs, self.config.router_temperature, &mut self.draws)?;
         let overlap_blocks = overlaps.get(number).copied().unwrap_or(0);
         let cached = u64::from(overlap_blocks) * self.block_size;
         let target = self.seats[number].target;
@@ -401,49 +402,6 @@ impl KvRouter {
             self.costs.push((cost, number));
         }
         self.in_use = in_use;
-    }
-
-    /// A target by cost: the cheapest, equal ones with equal chance; or at random by cost with a temperature.
-    fn choose(&mut self) -> Option<usize> {
-        let costs = || self.costs.iter().map(|&(cost, _)| cost);
-        let least = costs().min_by(f64::total_cmp)?;
-        let temperature = self.config.router_temperature;
-        if temperature == 0.0 {
-            return self.cheapest(least);
-        }
-        let most = costs().max_by(f64::total_cmp)?;
-        let spread = (most - least) * temperature;
-        let weight = |cost: f64| {
-            if spread > 0.0 {
-                (-(cost - least) / spread).exp()
-            } else {
-                1.0
-            }
-        };
-        let total: f64 = costs().map(weight).sum();
-        let mut left = self.draws.unit() * total;
-        for &(cost, number) in &self.costs {
-            left -= weight(cost);
-            if left < 0.0 {
-                return Some(number);
-            }
-        }
-        self.costs.last().map(|&(_, number)| number)
-    }
-
-    fn cheapest(&mut self, least: f64) -> Option<usize> {
-        let mut chosen = None;
-        let mut equal = 0;
-        for &(cost, number) in &self.costs {
-            if cost.total_cmp(&least).is_gt() {
-                continue;
-            }
-            equal += 1;
-            if equal == 1 || self.draws.below(equal) == 0 {
-                chosen = Some(number);
-            }
-        }
-        chosen
     }
 }
 

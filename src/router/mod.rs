@@ -6,6 +6,7 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod active;
+mod choice;
 mod classes;
 mod config;
 mod draws;

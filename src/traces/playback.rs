@@ -1,6 +1,6 @@
 //! A workload from begin to end as if every request were served in no time.
 
-use crate::replay::{Source, Turn};
+use crate::replay::{Source, Terminal, Turn};
 use crate::types::{SimTime, Token};
 
 /// Hands on each request with its prompt, in the order in which they are due.
@@ -18,8 +18,7 @@ pub(super) fn play<E>(
             prompt.clear();
             source.write_prompt(turn.tag, &mut prompt);
             each(source, &turn, &prompt)?;
-            source.dispatched(turn.tag, now);
-            source.ended(turn.tag, now, true);
+            source.ended(turn.tag, now, Terminal::Completed);
         }
         match source.next_at() {
             Some(next) => now = next.max(now),

@@ -5,8 +5,7 @@ use std::io::{self, Write};
 
 use serde_json::{Map, Value, json};
 
-use crate::replay::trace::Graph;
-use crate::replay::{Dependency, Source, Trigger, Turn};
+use crate::replay::{Graph, Source, Turn};
 use crate::types::{SimTime, Token};
 
 use super::playback::play;
@@ -84,13 +83,6 @@ pub(super) fn graph(graph: &Graph, out: &mut dyn Write) -> io::Result<()> {
         "source": {"format": origin.format, "digest": origin.digest},
     });
     line(out, &header)?;
-    let wait = |edge: &Dependency| {
-        let trigger = match edge.trigger {
-            Trigger::Dispatch => "dispatch",
-            Trigger::Completion => "completion",
-        };
-        json!({"request_id": edge.request_id, "trigger": trigger, "delay_ms": edge.delay_ms, "relation": "sequence"})
-    };
     for request in &graph.requests {
         let play = if request.play_id.is_empty() {
             "play"
@@ -101,13 +93,22 @@ pub(super) fn graph(graph: &Graph, out: &mut dyn Write) -> io::Result<()> {
             "request_id": request.request_id,
             "play_id": play,
             "session_id": request.session_id,
-            "model": origin.models.first().map_or("unknown", String::as_str),
+            "model": request.model,
             "input_length": request.input_tokens,
             "output_length": request.output_tokens,
-            "hash_ids": request.hash_ids,
+            "hash_ids": &request.hash_ids[..request.input_tokens.div_ceil(graph.block_tokens) as usize],
             "not_before_ms": request.not_before_ms,
-            "dependencies": request.dependencies.iter().map(wait).collect::<Vec<_>>(),
+            "dependencies": request.dependencies,
         });
+        if let Some(ordinal) = request.source_play_ordinal {
+            row["source_play_ordinal"] = ordinal.into();
+        }
+        if let Some(took) = request.recorded_api_time_ms {
+            row["recorded_api_time_ms"] = took.into();
+        }
+        if let Some(planned) = &request.planned {
+            row["output_token_ids"] = json!(&planned[..]);
+        }
         if request.priority != 0 {
             row["priority"] = request.priority.into();
         }

@@ -41,6 +41,33 @@ fn every_operation_of_the_document_is_there_and_nothing_else_is() {
 }
 
 #[test]
+fn every_route_of_the_server_is_in_the_document() {
+    let source = include_str!("../../src/admin/routes.rs").replace("{*path}", "{path}");
+    let mut routes = Vec::new();
+    for part in source.split(".route(").skip(1) {
+        let (path, handlers) = part.split_once(',').unwrap();
+        let path = if path == "dashboard::PATH" {
+            "/"
+        } else {
+            path.trim_matches('"')
+        };
+        let handlers = handlers.lines().next().unwrap();
+        for method in ["get", "post", "put", "delete"] {
+            if handlers.contains(&format!(" {method}(")) || handlers.contains(&format!(").{method}(")) {
+                routes.push(format!("{method} {path}"));
+            }
+        }
+    }
+    let mut told: Vec<String> = OPERATIONS
+        .iter()
+        .map(|operation| format!("{} {}", operation.method, operation.path))
+        .collect();
+    routes.sort();
+    told.sort();
+    assert_eq!(routes, told);
+}
+
+#[test]
 fn faults_are_added_listed_replaced_and_removed_all_or_nothing() {
     let admin = Admin::start(&["--num-workers", "4"]);
     let fault = json!({"select": "w0-w1", "layer": "engine", "kind": "slow", "params": {"factor": 2}});

@@ -51,7 +51,16 @@ fn ctl_looks_breaks_and_mends() {
     done(&admin, &["clear-cache", "*", "--event", "without"]);
     assert!(done(&admin, &["faults", "kinds"]).contains("events.gap"));
     assert!(done(&admin, &["faults", "journal"]).contains("crash w1"));
-    assert!(done(&admin, &["show", "w0/r0"]).contains("\"activity\""));
+    assert!(done(&admin, &["show", "w0/r0"]).contains("activity: idle"));
+    assert!(done(&admin, &["show", "w1"]).contains("budget: 5"));
+    assert!(done(&admin, &["fleet"]).contains("open_streams: 0"));
+    assert!(done(&admin, &["cache", "w0"]).contains("by_depth"));
+    assert_eq!(
+        done(&admin, &["cache", "w0/r0", "--blocks"]).lines().count(),
+        1,
+        "the head alone"
+    );
+    assert_eq!(done(&admin, &["why", "--worker", "w1"]).lines().count(), 1);
     done(&admin, &["restart", "w0", "--same-id"]);
     done(&admin, &["drain", "w2"]);
     assert!(done(&admin, &["why"]).contains("request"));

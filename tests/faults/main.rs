@@ -22,4 +22,5 @@ mod events;
 mod life;
 mod planes;
 mod raw;
+mod views;
 mod wire;

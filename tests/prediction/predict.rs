@@ -76,6 +76,94 @@ fn a_document_is_the_replay_of_the_same_flags() {
 }
 
 #[test]
+fn a_disaggregated_document_is_the_replay_of_the_same_flags() {
+    let directory = TempDir::new().unwrap();
+    let at = directory.path();
+    for (timing_mode, router) in [("destination_missing", "kv_router"), ("full_prompt", "round_robin")] {
+        let document = format!(
+            "
+traffic:
+  source: {{type: synthetic-session, new_input_tokens_per_turn: 700, output_tokens_per_turn: 25, session: {{turns: 3, shared_prefix_ratio: 0.5, prefix_groups: 2, inter_turn_delay_ms: 30}}}}
+  load: {{type: poisson, sessions_per_second: 12, seed: 5}}
+  stop: {{sessions: 12}}
+engine:
+  mode: disaggregated
+  model: m
+  hardware: h
+  workers:
+    prefill: {{parallelism: {{replicas: 2}}, timing: {{type: polynomial}}, kv_cache: {{block_size: 32}}}}
+    decode: {{parallelism: {{replicas: 3, tensor: 2}}, scheduler: {{max_sequences: 9}}, kv_cache: {{block_size: 32, capacity: {{type: fixed, blocks: 600}}}}}}
+  kv_transfer: {{bytes_per_token: 131072, bandwidth_gb_per_second: 16, timing_mode: {timing_mode}}}
+router: {{policy: {router}}}
+planner: {{policy: disabled, target: sla, load_predictor: kalman, kalman_q_level: 2, max_num_gpus: 16}}
+"
+        );
+        std::fs::write(at.join("p.yaml"), document).unwrap();
+        succeed(
+            at,
+            &[
+                "predict",
+                "-c",
+                "p.yaml",
+                "--stack",
+                "dynamo",
+                "--overwrite",
+                "--capture-per-request",
+            ],
+        );
+        let prediction = json(&at.join("ghostfleet-output/prediction.json"));
+        let side = |role: &str, more: &str| {
+            format!(
+                r#"{{"engine": {{"backend": "vllm", "worker_type": "{role}", "max_num_batched_tokens": 8192, "block_size": 32,
+                "kv_transfer_bytes_per_token": 131072, "kv_transfer_bandwidth": 16, "kv_transfer_timing_mode": "{timing_mode}",
+                "timing_model": {{"type": "polynomial"}}, {more}}}}}"#
+            )
+        };
+        let router = format!("--router-mode={router}");
+        succeed(
+            at,
+            &[
+                "replay",
+                "--input-tokens=700",
+                "--output-tokens=25",
+                "--request-count=12",
+                "--request-rate=12",
+                "--arrival-seed=5",
+                "--turns-per-session=3",
+                "--shared-prefix-ratio=0.5",
+                "--num-prefix-groups=2",
+                "--inter-turn-delay-ms=30",
+                "--num-prefill-workers=2",
+                "--num-decode-workers=3",
+                "--prefill-engine-args",
+                &side("prefill", r#""max_num_seqs": 1"#),
+                "--decode-engine-args",
+                &side("decode", r#""max_num_seqs": 9, "num_gpu_blocks": 600"#),
+                &router,
+                "--report-json=r.json",
+                "--request-records=r.jsonl",
+            ],
+        );
+        let mut predicted = timeless(prediction["summary"].clone());
+        let mut replayed = timeless(json(&at.join("r.json")));
+        let gpus = (
+            &predicted["prefill_gpus_per_worker"],
+            &predicted["decode_gpus_per_worker"],
+        );
+        assert_eq!(gpus, (&1.into(), &2.into()));
+        for report in [&mut predicted, &mut replayed] {
+            let map = report.as_object_mut().unwrap();
+            map.remove("decode_gpus_per_worker").unwrap();
+            map.remove("gpu_hours").unwrap();
+        }
+        assert_eq!(predicted["completed_requests"], 36);
+        assert_eq!(predicted, replayed);
+        let records = |path: &str| std::fs::read_to_string(at.join(path)).unwrap();
+        assert_eq!(records("ghostfleet-output/requests.jsonl"), records("r.jsonl"));
+    }
+}
+
+#[test]
 fn results_are_not_written_over_by_accident() {
     let directory = directory();
     let args = ["predict", "-c", "p.yaml", "--stack", "dynamo", "--format", "json"];

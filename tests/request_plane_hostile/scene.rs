@@ -145,6 +145,11 @@ impl Scene {
         self.streams.completed.load(Ordering::Relaxed)
     }
 
+    /// Streams that ended with an error.
+    pub(crate) fn failed(&self) -> u64 {
+        self.streams.failed.load(Ordering::Relaxed)
+    }
+
     /// Waits for every stream and sequence to be gone, then checks the books.
     pub(crate) async fn settled(&self) {
         until("no stream is open", || self.open() == 0).await;
@@ -152,7 +157,7 @@ impl Scene {
         let accepted = self.streams.accepted.load(Ordering::Relaxed);
         assert_eq!(
             accepted,
-            self.completed() + self.cancelled(),
+            self.completed() + self.failed() + self.cancelled(),
             "every accepted call ends in one way"
         );
     }

@@ -7,17 +7,17 @@ use super::super::inspect::Look;
 use super::{Activity, Rank};
 use crate::types::RequestId;
 
-/// Asks whether the rank has a request; if so, what its handoff waits for, in words.
+/// Asks whether the rank has one of these requests; if so, what their handoffs wait for, in words.
 #[derive(Message)]
 #[rtype(result = "Option<Vec<String>>")]
-pub(in super::super) struct Holds(pub(in super::super) RequestId);
+pub(in super::super) struct Holds(pub(in super::super) Vec<RequestId>);
 
 impl Handler<Holds> for Rank {
     type Result = MessageResult<Holds>;
 
-    fn handle(&mut self, Holds(id): Holds, _: &mut Self::Context) -> Self::Result {
-        let held = self.streams.contains_key(&id);
-        MessageResult(held.then(|| self.handoffs.waits_for(id).into_iter().collect()))
+    fn handle(&mut self, Holds(ids): Holds, _: &mut Self::Context) -> Self::Result {
+        let held = ids.iter().any(|id| self.streams.contains_key(id));
+        MessageResult(held.then(|| ids.iter().filter_map(|id| self.handoffs.waits_for(*id)).collect()))
     }
 }
 

@@ -26,6 +26,7 @@ impl Handler<Look> for Rendezvous {
             })
         });
         MessageResult(json!({
+            "port": self.parts.port,
             "open_rooms": self.rooms.len(),
             "sources_waiting": self.sources.len(),
             "rooms": rooms.collect::<Vec<_>>(),

@@ -66,6 +66,8 @@ pub(super) struct RendezvousParts {
     /// Ranks of the worker.
     pub(super) ranks: u32,
     pub(super) gauge: Arc<HandoffGauge>,
+    /// Port that it is reached at.
+    pub(super) port: u16,
     pub(super) faults: Arc<WorkerFaults>,
 }
 

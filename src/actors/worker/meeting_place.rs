@@ -61,7 +61,7 @@ impl Worker {
 
     /// A rendezvous behind the worker's door, if it has one.
     pub(super) fn start_rendezvous(&mut self, ctx: &mut Context<Self>) {
-        let Some((door, _)) = &self.sockets.rendezvous else {
+        let Some((door, server)) = &self.sockets.rendezvous else {
             return;
         };
         let group = &self.plan.group;
@@ -79,6 +79,7 @@ impl Worker {
             max_rooms: self.handoff_limit(),
             ranks: group.data_parallel_size,
             gauge: Arc::clone(&self.entry.handoffs),
+            port: server.address().port(),
             faults: Arc::clone(self.entry.faults.table()),
         };
         let parent = ctx.address().recipient();

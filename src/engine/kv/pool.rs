@@ -64,7 +64,9 @@ pub(crate) enum EventStyle {
     Visibility,
 }
 
+/// One cache line each: blocks are visited in no order that memory would know.
 #[derive(Debug, Clone)]
+#[repr(align(64))]
 struct Copy {
     block: StoredBlock,
     parent: Option<SequenceHash>,

@@ -1,5 +1,6 @@
 //! Second half of a pass: requests from the waiting queue, in order, until one does not fit.
 
+use super::super::totals::count;
 use super::super::{Admission, Output, Pass, Rejected};
 use super::lower::{Load, Look};
 use super::schedule::position;
@@ -97,7 +98,7 @@ impl Vllm {
                 (blocks, blocks)
             }
             // Found by the look.
-            Look::Copy(_) => (self.hits(), self.referenced()),
+            Look::Copy(_) => (self.hits(), self.in_use()),
             Look::Try | Look::Wait => {
                 let referenced = self.find_prefix(at);
                 (self.hits(), referenced)
@@ -169,7 +170,7 @@ impl Vllm {
 
     /// Blocks in `scratch.hits`.
     fn hits(&self) -> u32 {
-        u32::try_from(self.scratch.hits.len()).unwrap_or(u32::MAX)
+        count(self.scratch.hits.len())
     }
 
     /// Admits a request whose prompt KV is in its blocks: nothing is computed before its first decode step.
@@ -187,16 +188,24 @@ impl Vllm {
         self.find_cached(at, if self.rules.prefix_caching { blocks } else { 0 })
     }
 
-    /// Fills `scratch.hits` with the cached blocks at the start of a request; returns how many of them are in use. At
+    /// Fills `scratch.hits` with the cached blocks at the start of a request; returns how many of them count as in use. At
     /// least one token is left to compute, so that there is something to sample from.
     fn find_prefix(&mut self, at: u32) -> u32 {
-        let referenced = self.find_cached(at, self.most_cached(at));
-        if self.rules.speculates && self.keeps_last_token(at) && !self.scratch.hits.is_empty() {
-            // The drafting layers have to see the block before the first new token.
-            let hits = u32::try_from(self.scratch.hits.len()).unwrap_or(u32::MAX);
-            return self.find_cached(at, hits - 1);
+        let most = self.most_cached(at);
+        // The reference emulator looks at all that is cached and leaves the end out afterwards.
+        let in_use = if self.rules.real {
+            self.find_cached(at, most)
+        } else {
+            self.find_whole_prefix(at)
+        };
+        let hits = self.hits().min(most);
+        // The drafting layers have to see the block before the first new token.
+        let left_out = u32::from(self.rules.speculates && self.keeps_last_token(at) && hits > 0);
+        self.scratch.hits.truncate((hits - left_out) as usize);
+        if self.rules.real && left_out > 0 {
+            return self.in_use();
         }
-        referenced
+        in_use.min(self.hits())
     }
 
     /// Whether the last known token of a request is computed in any case.
@@ -225,18 +234,13 @@ impl Vllm {
             };
             self.scratch.hits.push(copy);
         }
-        self.referenced()
+        self.in_use()
     }
 
-    /// How many of `scratch.hits` are in use: only leading ones count for the reference emulator.
-    fn referenced(&self) -> u32 {
-        let mut in_use = self.scratch.hits.iter().map(|&copy| self.pool.is_referenced(copy));
-        let count = if self.rules.real {
-            in_use.filter(|&in_use| in_use).count()
-        } else {
-            in_use.position(|in_use| !in_use).unwrap_or(self.scratch.hits.len())
-        };
-        u32::try_from(count).unwrap_or(u32::MAX)
+    /// How many of `scratch.hits` are in use.
+    fn in_use(&self) -> u32 {
+        let in_use = self.scratch.hits.iter().filter(|&&copy| self.pool.is_referenced(copy));
+        count(in_use.count())
     }
 
     /// Moves the head of the queue to the end of the running list.

@@ -18,7 +18,7 @@ impl Harness {
             scaling.window.arrivals += 1;
         }
         let arrival = turn.arrival;
-        let id = self.flights.add(turn, arrival);
+        let id = self.flights.add(turn, arrival, self.now);
         if self.handoffs.is_some()
             && let Some(flight) = self.flights.get(id)
         {
@@ -57,10 +57,8 @@ impl Harness {
         let Route { id, target, .. } = route;
         let prefill_side = self.is_prefill_side(pool);
         let Some(flight) = self.flights.get(id) else { return };
-        let tag = flight.turn.tag;
         if flight.dispatched.is_none() {
             flight.dispatched = Some(now);
-            source.dispatched(tag, now);
         }
         route_log(flight, prefill_side).decided(target, route.overlap, route.replica, now);
         if let Some(scaling) = &mut self.scaling
@@ -169,7 +167,7 @@ impl Harness {
             }
             self.collector.record(id, &flight, terminal, now, source);
         }
-        source.ended(tag, now, terminal == Terminal::Completed);
+        source.ended(tag, now, terminal);
         self.pools[serving as usize].router.free(id, now);
         self.release(serving, source);
     }

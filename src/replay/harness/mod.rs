@@ -83,6 +83,7 @@ pub struct Harness {
     flights: Flights,
     collector: Collector,
     events_at_start: bool,
+    looks_between_passes: bool,
     sla: Sla,
     max_sim_time: Option<SimTime>,
     prompt: Vec<Token>,
@@ -138,6 +139,7 @@ impl Harness {
             flights: Flights::default(),
             collector: Collector::default(),
             events_at_start: fleet.events_at_start,
+            looks_between_passes: fleet.looks_between_passes,
             sla: Sla::default(),
             max_sim_time: None,
             prompt: Vec::new(),
@@ -274,8 +276,16 @@ impl Harness {
         [source.next_at(), other, tick].into_iter().flatten().min()
     }
 
+    /// Whether what is due has to wait for the end of the pass of the only worker.
+    fn looks_away(&self) -> bool {
+        self.looks_between_passes && !self.passes.is_empty()
+    }
+
     fn next_instant(&self, source: &dyn Source) -> Option<SimTime> {
         let pass = self.passes.peek().map(|Reverse((at, _))| *at);
+        if self.looks_away() {
+            return pass;
+        }
         [pass, self.next_outside(source)].into_iter().flatten().min()
     }
 
@@ -325,7 +335,9 @@ impl Harness {
             }
             self.welcome(source);
             self.carry_out(source);
-            while let Some(turn) = source.take(self.now) {
+            while !self.looks_away()
+                && let Some(turn) = source.take(self.now)
+            {
                 self.arrive(turn, source);
             }
             self.start_ready();
@@ -344,7 +356,7 @@ impl Harness {
             }
             let pass_due = self.passes.peek().is_some_and(|Reverse((at, _))| *at <= now);
             let other_due = self.others.peek().is_some_and(|Reverse((at, _))| *at <= now);
-            let arrival_due = source.next_at().is_some_and(|at| at <= now);
+            let arrival_due = !self.looks_away() && source.next_at().is_some_and(|at| at <= now);
             let ordered = self.handoffs.as_ref().is_some_and(Handoffs::has_orders);
             if pass_due || other_due || arrival_due || ordered || !self.resumed.is_empty() {
                 continue;

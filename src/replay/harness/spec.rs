@@ -17,6 +17,8 @@ pub struct FleetSpec {
     pub prefill: Option<PrefillSpec>,
     /// Cache changes reach the router when a pass begins, not when it ends (Dynamo 1.4.2 with vLLM).
     pub events_at_start: bool,
+    /// The only worker there is sees what is due when its pass ends, not before (Dynamo 1.4.2).
+    pub looks_between_passes: bool,
 }
 
 /// Workers of one kind.

@@ -1,8 +1,8 @@
 //! Agentic Mooncake: requests that wait for one another.
 //!
 //! Two forms. With a header line `{"schema": "dynamo.agentic_mooncake", "version": 2, "block_size": N, ...}` rows have
-//! `play_id`, `not_before_ms` and `dependencies` (Dynamo 1.6.1); without one they have `wait_for`, `delay` and
-//! `tool_wait_ms` (1.4.2).
+//! `play_id`, `not_before_ms` and `dependencies` and are played by the rules of Dynamo 1.6.1, which knows no other; without
+//! one they have `wait_for`, `delay` and `tool_wait_ms` and are played by those of 1.4.2, which knows no header.
 
 use std::collections::BTreeSet;
 use std::io::BufRead;
@@ -10,12 +10,15 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::super::agentic::{AgenticRequest, Dependency, GraphOrigin, Trigger};
+use crate::engine::Semantics;
+use crate::types::Tokens;
+
+use super::super::agentic::{AgenticRequest, Dependency, Graph, GraphOrigin, Relation, Trigger};
 use super::line::{Kind, Lines, TraceError};
 
 const SCHEMA: &str = "dynamo.agentic_mooncake";
 
-const FIELDS: [(&str, Kind); 19] = [
+const FIELDS: [(&str, Kind); 21] = [
     ("request_id", Kind::Text),
     ("session_id", Kind::Text),
     ("play_id", Kind::Text),
@@ -23,11 +26,13 @@ const FIELDS: [(&str, Kind); 19] = [
     ("input_tokens", Kind::Count),
     ("output_length", Kind::Count),
     ("output_tokens", Kind::Count),
+    ("output_token_ids", Kind::Counts),
     ("hash_ids", Kind::Ids),
     ("model", Kind::Text),
     ("timestamp", Kind::Number),
     ("created_time", Kind::Number),
     ("not_before_ms", Kind::Number),
+    ("recorded_api_time_ms", Kind::Number),
     ("delay", Kind::Number),
     ("delay_ms", Kind::Number),
     ("tool_wait_ms", Kind::Number),
@@ -42,13 +47,16 @@ struct Header {
     schema: Option<String>,
     version: Option<u64>,
     block_size: Option<u32>,
+    hash_id_scope: Option<String>,
     source: Option<Origin>,
 }
 
 #[derive(Deserialize)]
 struct Origin {
-    format: Option<String>,
-    digest: Option<String>,
+    #[serde(default)]
+    format: String,
+    #[serde(default)]
+    digest: String,
 }
 
 #[derive(Deserialize)]
@@ -56,15 +64,18 @@ struct Row {
     request_id: Option<String>,
     session_id: Option<String>,
     play_id: Option<String>,
+    source_play_ordinal: Option<u64>,
     model: Option<String>,
     #[serde(alias = "input_tokens")]
     input_length: Option<u32>,
     #[serde(alias = "output_tokens")]
     output_length: Option<u32>,
+    output_token_ids: Option<Vec<u32>>,
     hash_ids: Option<Vec<u64>>,
     #[serde(alias = "created_time")]
     timestamp: Option<f64>,
     not_before_ms: Option<f64>,
+    recorded_api_time_ms: Option<f64>,
     #[serde(alias = "delay_ms")]
     delay: Option<f64>,
     tool_wait_ms: Option<f64>,
@@ -81,19 +92,8 @@ struct Row {
 struct Edge {
     request_id: String,
     trigger: Trigger,
-    #[serde(default)]
     delay_ms: f64,
-}
-
-/// A graph and how many tokens each hash id stands for.
-#[derive(Debug, Clone, Default)]
-pub struct Graph {
-    /// Requests in the order of the file.
-    pub requests: Vec<AgenticRequest>,
-    /// Tokens per hash id.
-    pub block_tokens: u32,
-    /// Where it comes from.
-    pub origin: GraphOrigin,
+    relation: Relation,
 }
 
 /// Reads a whole trace; `block_tokens` is the wanted number of tokens per hash id, `default_tokens` that of files that do
@@ -110,9 +110,8 @@ pub fn read<R: BufRead>(
         requests: Vec::new(),
         block_tokens: block_tokens.unwrap_or(default_tokens),
         origin: GraphOrigin::default(),
+        rules: Semantics::V1_4_2,
     };
-    let mut models = BTreeSet::new();
-    let mut second_form = false;
     let mut first = true;
     while lines.advance()? {
         if std::mem::take(&mut first) {
@@ -120,27 +119,26 @@ pub fn read<R: BufRead>(
             if header.schema.is_some() {
                 graph.block_tokens = header.check(&lines, block_tokens)?;
                 if let Some(Origin { format, digest }) = header.source {
-                    graph.origin.format = format.unwrap_or_default();
-                    graph.origin.digest = digest.unwrap_or_default();
+                    graph.origin.format = format;
+                    graph.origin.digest = digest;
                 }
-                second_form = true;
+                graph.rules = Semantics::V1_6_1;
                 continue;
             }
         }
         let row: Row = lines.parse(&FIELDS)?;
-        let request = if second_form {
-            row.second(&lines, graph.block_tokens)?
-        } else {
-            row.first(&lines, graph.block_tokens)?
+        let request = match graph.rules {
+            Semantics::V1_6_1 => row.second(&lines, graph.block_tokens)?,
+            Semantics::V1_4_2 => row.first(&lines, graph.block_tokens)?,
         };
-        models.insert(row.model.unwrap_or_else(|| "unknown".into()));
         graph.requests.push(request);
     }
     if graph.requests.is_empty() {
         return Err(lines.wrong_file("no requests in the trace"));
     }
-    graph.origin.models = models.into_iter().collect();
-    if !second_form {
+    let models: BTreeSet<&str> = graph.requests.iter().map(|request| request.model.as_str()).collect();
+    graph.origin.models = models.into_iter().map(str::to_owned).collect();
+    if graph.rules == Semantics::V1_4_2 {
         graph.origin.format = "agentic_mooncake".into();
         graph.origin.digest = format!("requests:{}", graph.requests.len());
     }
@@ -151,6 +149,16 @@ impl Header {
     fn check<R: BufRead>(&self, lines: &Lines<R>, wanted: Option<u32>) -> Result<u32, TraceError> {
         if self.schema.as_deref() != Some(SCHEMA) || self.version != Some(2) {
             return Err(lines.wrong(format!("the header's schema and version must be {SCHEMA} and 2")));
+        }
+        if self.hash_id_scope.as_deref() != Some("local") {
+            return Err(lines.wrong("the header's hash_id_scope must be local"));
+        }
+        let named = self.source.as_ref().filter(|source| {
+            let texts = [&source.format, &source.digest];
+            texts.iter().all(|text| !text.trim().is_empty())
+        });
+        if named.is_none() {
+            return Err(lines.wrong("the header's source must have a format and a digest"));
         }
         let found = self.block_size.filter(|&size| size > 0);
         let found = found.ok_or_else(|| lines.wrong("the header's block_size must be at least 1"))?;
@@ -165,7 +173,7 @@ impl Row {
     /// What both forms have.
     fn common<R: BufRead>(&self, lines: &Lines<R>, block_tokens: u32) -> Result<AgenticRequest, TraceError> {
         let missing = |field: &str| lines.wrong(format!("{field} is missing or empty; every request needs it"));
-        let request_id = self.request_id.clone().filter(|id| !id.is_empty());
+        let request_id = self.request_id.clone().filter(|id| !id.trim().is_empty());
         let request_id = request_id.ok_or_else(|| missing("request_id"))?;
         let hash_ids = self.hash_ids.clone().ok_or_else(|| missing("hash_ids"))?;
         let output_tokens = self.output_length.ok_or_else(|| missing("output_length"))?;
@@ -187,26 +195,36 @@ impl Row {
         for (field, value) in [
             ("timestamp", self.timestamp),
             ("not_before_ms", self.not_before_ms),
+            ("recorded_api_time_ms", self.recorded_api_time_ms),
             ("delay", self.delay),
             ("tool_wait_ms", self.tool_wait_ms),
         ] {
-            let time = field == "timestamp";
-            if let Some(value) = value.filter(|value| !value.is_finite() || (!time && *value < 0.0)) {
-                return Err(lines.wrong(format!("{field} is {value}, expected a finite number of ms")));
+            if let Some(value) = value.filter(|value| !value.is_finite() || *value < 0.0) {
+                return Err(lines.wrong(format!("{field} is {value}, expected ms from 0 on")));
             }
         }
+        let planned: Option<Tokens> = self.output_token_ids.as_deref().map(Into::into);
+        if let Some(ids) = planned.as_ref().filter(|ids| ids.len() != output_tokens as usize) {
+            let found = ids.len();
+            return Err(lines.wrong(format!(
+                "output_token_ids has {found} entries, expected output_length, {output_tokens}"
+            )));
+        }
         Ok(AgenticRequest {
-            session_id: self.session_id.clone().unwrap_or_else(|| request_id.clone()),
-            play_id: String::new(),
-            not_before_ms: 0.0,
+            session_id: self
+                .session_id
+                .clone()
+                .unwrap_or_else(|| format!("request_{}", lines.number())),
+            model: self.model.clone().unwrap_or_else(|| "unknown".into()),
             hash_ids,
             input_tokens,
             output_tokens,
+            planned,
             priority: self.priority.unwrap_or(0),
             strict_priority: self.strict_priority.unwrap_or(0),
             policy_class: self.policy_class.clone(),
-            dependencies: Vec::new(),
             request_id,
+            ..AgenticRequest::default()
         })
     }
 
@@ -220,6 +238,7 @@ impl Row {
             request_id: other.clone(),
             trigger: Trigger::Completion,
             delay_ms,
+            relation: Relation::Sequence,
         };
         request.dependencies = self.wait_for.iter().map(wait).collect();
         Ok(request)
@@ -227,18 +246,45 @@ impl Row {
 
     fn second<R: BufRead>(&self, lines: &Lines<R>, block_tokens: u32) -> Result<AgenticRequest, TraceError> {
         let mut request = self.common(lines, block_tokens)?;
-        let missing = |field: &str| lines.wrong(format!("{field} is missing; rows below a version 2 header need it"));
-        request.play_id = self.play_id.clone().ok_or_else(|| missing("play_id"))?;
+        let missing = |field: &str| lines.wrong(format!("{field} is missing or empty; rows below a header need it"));
+        for (field, value) in [
+            ("play_id", &self.play_id),
+            ("session_id", &self.session_id),
+            ("model", &self.model),
+        ] {
+            if value.as_deref().is_none_or(|value| value.trim().is_empty()) {
+                return Err(missing(field));
+            }
+        }
+        if self.input_length.is_none() {
+            return Err(missing("input_length"));
+        }
+        let (ids, blocks) = (request.hash_ids.len(), request.input_tokens.div_ceil(block_tokens));
+        if ids != blocks as usize {
+            let input_tokens = request.input_tokens;
+            return Err(lines.wrong(format!(
+                "hash_ids has {ids} entries, expected {blocks}, the blocks of {block_tokens} tokens that input_length, \
+                 {input_tokens}, fills"
+            )));
+        }
+        request.play_id = self.play_id.clone().unwrap_or_default();
+        request.source_play_ordinal = self.source_play_ordinal;
+        request.recorded_api_time_ms = self.recorded_api_time_ms;
         request.not_before_ms = self.not_before_ms.ok_or_else(|| missing("not_before_ms"))?;
         for edge in &self.dependencies {
             let delay = edge.delay_ms;
             if !delay.is_finite() || delay < 0.0 {
                 return Err(lines.wrong(format!("delay_ms of a dependency is {delay}, expected ms from 0 on")));
             }
+            if !edge.relation.can_wait_for(edge.trigger) {
+                return Err(lines
+                    .wrong("trigger of a dependency is dispatch, expected completion unless its relation is spawn"));
+            }
             request.dependencies.push(Dependency {
                 request_id: edge.request_id.clone(),
                 trigger: edge.trigger,
                 delay_ms: delay,
+                relation: edge.relation,
             });
         }
         Ok(request)
@@ -249,8 +295,7 @@ impl Row {
 mod tests {
     use super::*;
 
-    const HEADER: &str =
-        r#"{"schema":"dynamo.agentic_mooncake","version":2,"block_size":8,"source":{"format":"f","digest":"d"}}"#;
+    const HEADER: &str = r#"{"schema":"dynamo.agentic_mooncake","version":2,"block_size":8,"hash_id_scope":"local","source":{"format":"f","digest":"d"}}"#;
     const ROW: &str = r#""request_id":"a","output_length":1,"hash_ids":[1]"#;
 
     fn graph(text: &str) -> Result<Graph, TraceError> {
@@ -259,8 +304,9 @@ mod tests {
 
     #[test]
     fn a_header_brings_block_size_and_origin_and_asks_for_more_fields() {
-        let row =
-            format!(r#"{{{ROW},"play_id":"p","session_id":"s","not_before_ms":1,"model":"m","policy_class":"c"}}"#);
+        let row = format!(
+            r#"{{{ROW},"play_id":"p","session_id":"s","not_before_ms":1,"model":"m","input_length":8,"policy_class":"c"}}"#
+        );
         let found = graph(&format!("{HEADER}\n{row}")).unwrap();
         assert_eq!((found.block_tokens, found.requests[0].input_tokens), (8, 8));
         assert_eq!(found.requests[0].policy_class.as_deref(), Some("c"));

@@ -6,6 +6,8 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 
+use super::place::Rewind;
+
 /// Longest line, bytes.
 const MAX_LINE: u64 = 64 << 20;
 
@@ -94,12 +96,22 @@ impl Kind {
     }
 }
 
+/// What is wrong, without the place within the text.
+pub(super) fn placeless(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let end = text.rfind(" at line ").unwrap_or(text.len());
+    text[..end].to_owned()
+}
+
 /// The non-blank lines of a file, with their numbers.
 #[derive(Debug)]
 pub struct Lines<R> {
     file: String,
     reader: R,
     number: u64,
+    /// Byte at which the line begins, and the one behind it.
+    begin: u64,
+    end: u64,
     text: Vec<u8>,
 }
 
@@ -110,6 +122,8 @@ impl<R: BufRead> Lines<R> {
             file: file.into(),
             reader,
             number: 0,
+            begin: 0,
+            end: 0,
             text: Vec::new(),
         }
     }
@@ -122,6 +136,11 @@ impl<R: BufRead> Lines<R> {
     /// Number of the line read last, from 1.
     pub(crate) fn number(&self) -> u64 {
         self.number
+    }
+
+    /// Byte at which the line read last begins.
+    pub(crate) fn begin(&self) -> u64 {
+        self.begin
     }
 
     /// Goes to the next line that is not blank; whether there is one.
@@ -138,6 +157,8 @@ impl<R: BufRead> Lines<R> {
                 return Ok(false);
             }
             self.number += 1;
+            self.begin = self.end;
+            self.end += read as u64;
             if read as u64 == MAX_LINE && self.text.last() != Some(&b'\n') {
                 return Err(self.wrong(format!("longer than {MAX_LINE} bytes")));
             }
@@ -204,7 +225,7 @@ impl<R: BufRead> Lines<R> {
                 return self.wrong(format!("{field} is {found}, expected {}", kind.expected()));
             }
         }
-        self.wrong(error.to_string())
+        self.wrong(placeless(error))
     }
 
     /// Whether a length in tokens is one that can be replayed.
@@ -213,6 +234,11 @@ impl<R: BufRead> Lines<R> {
             return Ok(());
         }
         Err(self.wrong(format!("{field} is {tokens}, expected at most {MAX_TOKENS} tokens")))
+    }
+
+    /// The line that was read last is not the one that was there before.
+    pub(crate) fn changed(&self) -> TraceError {
+        self.wrong("the file changed while it was replayed; replay a copy that nobody writes to")
     }
 
     /// An error at this line.
@@ -230,6 +256,23 @@ impl<R: BufRead> Lines<R> {
             file: self.file.clone(),
             what: what.into(),
         }
+    }
+}
+
+impl<R: Rewind> Lines<R> {
+    /// Reads the line that begins at a byte once more; `number` is its own.
+    pub(crate) fn read_again(&mut self, begin: u64, number: u64) -> Result<(), TraceError> {
+        let gone = self.reader.go_to(self.end, begin);
+        gone.map_err(|source| TraceError::Io {
+            file: self.file.clone(),
+            source,
+        })?;
+        self.end = begin;
+        self.number = number - 1;
+        if self.advance()? && self.begin == begin {
+            return Ok(());
+        }
+        Err(self.changed())
     }
 }
 

@@ -28,7 +28,7 @@ use crate::types::Tokens;
 use super::super::sessions::{SessionTrace, TurnSpec};
 use super::line::{Kind, Lines, TraceError};
 
-/// Seed of answers that a trace does not give, so that continuations are the same in every run.
+/// Seed of answers that a trace does not give, together with the line, so that continuations are the same in every run.
 const ANSWER_SEED: u64 = 0xD37A_0A7E_5EED;
 
 const FIELDS: [(&str, Kind); 14] = [
@@ -93,19 +93,14 @@ pub(crate) struct MooncakeRow {
 /// The rows of a trace, one at a time.
 #[derive(Debug)]
 pub struct MooncakeRows<R> {
-    lines: Lines<R>,
-    options: MooncakeOptions,
-    answers: StdRng,
+    pub(super) lines: Lines<R>,
+    pub(super) options: MooncakeOptions,
 }
 
 impl<R: BufRead> MooncakeRows<R> {
     /// Rows of `lines`.
     pub fn new(lines: Lines<R>, options: MooncakeOptions) -> Self {
-        Self {
-            lines,
-            options,
-            answers: StdRng::seed_from_u64(ANSWER_SEED),
-        }
+        Self { lines, options }
     }
 
     /// Tokens per hash id.
@@ -118,19 +113,24 @@ impl<R: BufRead> MooncakeRows<R> {
         if !self.lines.advance()? {
             return Ok(None);
         }
+        self.row().map(Some)
+    }
+
+    /// The row in the line that was read last.
+    pub(super) fn row(&self) -> Result<MooncakeRow, TraceError> {
         let row: Row = self.lines.parse(&FIELDS)?;
-        let turn = turn(&self.lines, &row, self.options, &mut self.answers)?;
-        Ok(Some(MooncakeRow {
+        let turn = turn(&self.lines, &row, self.options)?;
+        Ok(MooncakeRow {
             session: row.session_id,
             line: self.lines.number(),
             timestamp: row.timestamp,
             delay: row.delay,
             turn,
-        }))
+        })
     }
 
     /// Checks the times of a session's first turn.
-    fn check_first(&self, row: &MooncakeRow) -> Result<(), TraceError> {
+    pub(super) fn check_first(&self, row: &MooncakeRow) -> Result<(), TraceError> {
         let session = || match &row.session {
             Some(name) => name.to_string(),
             None => format!("request_{}", row.line),
@@ -152,8 +152,7 @@ impl<R: BufRead> MooncakeRows<R> {
 
     /// A row of the trace as it was scanned is gone or different.
     pub(crate) fn changed(&self) -> TraceError {
-        self.lines
-            .wrong("the file changed while it was replayed; replay a copy that nobody writes to")
+        self.lines.changed()
     }
 }
 
@@ -168,8 +167,6 @@ pub struct MooncakeScan {
     pub sorted: bool,
     /// No two rows belong to one session.
     pub single_turns: bool,
-    /// Some hash id does not fit a token.
-    pub wide_ids: bool,
 }
 
 impl MooncakeScan {
@@ -183,7 +180,6 @@ impl MooncakeScan {
             earliest_ms: 0.0,
             sorted: true,
             single_turns: true,
-            wide_ids: false,
         };
         // Two names of one hash count as one session, which costs memory later but changes no result.
         let mut sessions: HashSet<u64, FxBuildHasher> = HashSet::default();
@@ -204,7 +200,6 @@ impl MooncakeScan {
             };
             scan.sorted &= time >= before;
             before = time;
-            scan.wide_ids |= row.turn.hash_ids.iter().any(|&id| u32::try_from(id).is_err());
             scan.rows += 1;
         }
         if scan.rows == 0 {
@@ -224,7 +219,7 @@ pub fn read<R: BufRead>(mut rows: MooncakeRows<R>) -> Result<SessionTrace, Trace
     while let Some(mut row) = rows.advance()? {
         let known = row.session.as_deref().and_then(|name| sessions.get_mut(name));
         if let Some(open) = known {
-            row.turn.delay_ms = open.delay(&rows.lines, row.timestamp, row.delay)?;
+            row.turn.delay_ms = row.delay_after(&mut open.last_seen, &rows.lines)?;
             trace.follow(open.number, row.turn);
             continue;
         }
@@ -251,18 +246,17 @@ struct Open {
     last_seen: Option<f64>,
 }
 
-impl Open {
-    /// Wait before a later turn, ms.
-    fn delay<R: BufRead>(
-        &mut self,
+impl MooncakeRow {
+    /// Wait before a later turn, ms; `last_seen` is the last time stamp of its session so far.
+    pub(super) fn delay_after<R: BufRead>(
+        &self,
+        last_seen: &mut Option<f64>,
         lines: &Lines<R>,
-        timestamp: Option<f64>,
-        delay: Option<f64>,
     ) -> Result<f64, TraceError> {
-        let implied = timestamp.zip(self.last_seen).map(|(now, before)| now - before);
-        self.last_seen = timestamp.or(self.last_seen);
-        let field = if delay.is_some() { "delay" } else { "timestamp" };
-        let delay = delay.or(implied).unwrap_or(0.0);
+        let implied = self.timestamp.zip(*last_seen).map(|(now, before)| now - before);
+        *last_seen = self.timestamp.or(*last_seen);
+        let field = if self.delay.is_some() { "delay" } else { "timestamp" };
+        let delay = self.delay.or(implied).unwrap_or(0.0);
         if delay.is_finite() && delay >= 0.0 {
             return Ok(delay);
         }
@@ -273,12 +267,7 @@ impl Open {
 }
 
 /// Everything but the time of a turn.
-fn turn<R: BufRead>(
-    lines: &Lines<R>,
-    row: &Row,
-    options: MooncakeOptions,
-    answers: &mut StdRng,
-) -> Result<TurnSpec, TraceError> {
+fn turn<R: BufRead>(lines: &Lines<R>, row: &Row, options: MooncakeOptions) -> Result<TurnSpec, TraceError> {
     let hash_ids = row.hash_ids.clone();
     let hash_ids = hash_ids.ok_or_else(|| lines.wrong("hash_ids is missing, expected an array of ids"))?;
     let output_tokens = row.output_length;
@@ -305,7 +294,10 @@ fn turn<R: BufRead>(
     }
     // Only continuations that quote the answer need to know it beforehand.
     let planned = match authored {
-        None if options.delta => Some((0..output_tokens).map(|_| answers.random()).collect()),
+        None if options.delta => {
+            let mut answer = StdRng::seed_from_u64(ANSWER_SEED ^ lines.number());
+            Some((0..output_tokens).map(|_| answer.random()).collect())
+        }
         authored => authored,
     };
     Ok(TurnSpec {
@@ -397,9 +389,9 @@ mod tests {
         let scan = |text: &str| MooncakeScan::of(rows(text, true)).unwrap();
         let found = scan(&[row("a", 7, 1), row("b", 9, 2)].join("\n"));
         assert_eq!((found.rows, found.earliest_ms.to_bits()), (2, 7.0_f64.to_bits()));
-        assert!(found.sorted && found.single_turns && !found.wide_ids);
+        assert!(found.sorted && found.single_turns);
         let found = scan(&[row("a", 9, 1), row("b", 7, 1 << 40)].join("\n"));
-        assert!(!found.sorted && found.single_turns && found.wide_ids);
+        assert!(!found.sorted && found.single_turns);
         assert!(!scan(&[row("a", 7, 1), row("a", 9, 1)].join("\n")).single_turns);
     }
 }

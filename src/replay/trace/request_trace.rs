@@ -1,33 +1,41 @@
 //! `dynamo.request.trace.v1`: what Dynamo frontends write down about requests.
 //!
 //! A line is a record or `{"event": record}`. Without `agent_context` requests come at their recorded times; with it they
-//! make a graph: within a session each waits for the one before, a child session is spawned by the latest request of its
-//! parent that began before it, and the parent's next request waits for it. Source: Dynamo 1.6.1 replay.
+//! make a graph ([`super::agent_sessions`]). Source: Dynamo 1.6.1 replay.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::io::BufRead;
 
+use hashbrown::HashSet;
+use rustc_hash::FxBuildHasher;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::super::agentic::{AgenticRequest, Dependency, GraphOrigin, Trigger};
+use crate::engine::Semantics;
+
+use super::super::agentic::{Graph, Relation, Trigger};
 use super::super::sessions::{SessionTrace, TurnSpec};
-use super::agentic::Graph;
+use super::agent_sessions;
 use super::line::{Lines, TraceError};
 
-const SCHEMA: &str = "dynamo.request.trace.v1";
+pub(super) const SCHEMA: &str = "dynamo.request.trace.v1";
 
 /// A line that may hold its record one level down.
 #[derive(Deserialize)]
 struct Envelope<'a> {
     #[serde(borrow)]
     event: Option<&'a RawValue>,
+    event_type: Option<String>,
+}
+
+/// What says whether the rest matters.
+#[derive(Deserialize)]
+struct Head {
+    event_type: Option<String>,
 }
 
 #[derive(Deserialize)]
 struct Record {
     schema: Option<String>,
-    event_type: Option<String>,
     event_time_unix_ms: Option<u64>,
     agent_context: Option<AgentContext>,
     request: Option<Request>,
@@ -35,9 +43,9 @@ struct Record {
 }
 
 #[derive(Deserialize)]
-struct AgentContext {
-    session_id: String,
-    parent_session_id: Option<String>,
+pub(super) struct AgentContext {
+    pub(super) session_id: String,
+    pub(super) parent_session_id: Option<String>,
 }
 
 #[allow(clippy::struct_field_names)]
@@ -60,23 +68,40 @@ struct Replay {
     dependencies: Vec<Edge>,
 }
 
-#[derive(Deserialize, Clone)]
-struct Edge {
-    request_id: String,
-    trigger: Trigger,
+/// A dependency that the exporter of a trace knew.
+#[derive(Deserialize)]
+pub(super) struct Edge {
+    pub(super) request_id: String,
+    #[serde(default)]
+    pub(super) relation: Relation,
+    pub(super) trigger: Trigger,
 }
 
 #[derive(Deserialize)]
 struct Tool {
+    tool_call_id: String,
+    tool_class: String,
+    started_at_unix_ms: Option<u64>,
+    ended_at_unix_ms: Option<u64>,
+    duration_ms: Option<f64>,
     claude: Option<Claude>,
 }
 
+/// What a coding agent says about a tool call.
 #[allow(clippy::struct_field_names)]
 #[derive(Deserialize)]
-struct Claude {
-    source_request_id: String,
-    consumer_request_id: Option<String>,
-    child_session_id: Option<String>,
+pub(super) struct Claude {
+    pub(super) source_request_id: String,
+    pub(super) consumer_request_id: Option<String>,
+    pub(super) child_session_id: Option<String>,
+    pub(super) execution_mode: String,
+}
+
+/// A tool call and the session that made it.
+pub(super) struct Call {
+    pub(super) name: String,
+    pub(super) session: String,
+    pub(super) claude: Claude,
 }
 
 /// A trace by its form.
@@ -88,39 +113,38 @@ pub enum RequestTrace {
     Agentic(Graph),
 }
 
-struct Found {
-    request_id: String,
-    model: Option<String>,
-    start: u64,
-    end: u64,
-    hash_ids: Vec<u64>,
-    input_tokens: u32,
-    output_tokens: u32,
-    session: Option<(String, Option<String>)>,
-    dependencies: Vec<Edge>,
-}
-
-impl Found {
-    fn model(&self) -> &str {
-        self.model.as_deref().unwrap_or("unknown")
-    }
+/// One request.
+pub(super) struct Found {
+    pub(super) request_id: String,
+    pub(super) model: Option<String>,
+    /// Times, ms of the Unix clock.
+    pub(super) start: u64,
+    pub(super) end: u64,
+    pub(super) hash_ids: Vec<u64>,
+    pub(super) input_tokens: u32,
+    pub(super) output_tokens: u32,
+    pub(super) agent: Option<AgentContext>,
+    pub(super) dependencies: Vec<Edge>,
 }
 
 /// Reads shards one after the other.
 #[derive(Default)]
 pub struct RequestTraceReader {
     found: Vec<Found>,
-    calls: Vec<Claude>,
+    names: HashSet<String, FxBuildHasher>,
+    calls: Vec<Call>,
     tools: u64,
     block_tokens: Option<u32>,
+    rules: Semantics,
     name: Option<String>,
 }
 
 impl RequestTraceReader {
-    /// A reader; `block_tokens` is what the trace's block size has to be, if anything.
-    pub fn new(block_tokens: Option<u32>) -> Self {
+    /// A reader by the rules of a release; `block_tokens` is what the trace's block size has to be, if anything.
+    pub fn new(block_tokens: Option<u32>, rules: Semantics) -> Self {
         Self {
             block_tokens,
+            rules,
             ..Self::default()
         }
     }
@@ -131,41 +155,65 @@ impl RequestTraceReader {
     /// [`TraceError`] names the line and the field.
     pub fn read<R: BufRead>(&mut self, mut lines: Lines<R>) -> Result<(), TraceError> {
         self.name.get_or_insert_with(|| lines.file().to_owned());
-        while lines.advance()? {
-            if !lines.is_object()? {
-                continue;
+        while let Some(found) = self.next_request(&mut lines)? {
+            if !self.names.insert(found.request_id.clone()) {
+                let name = &found.request_id;
+                return Err(lines.wrong(format!("request_id {name} stands for two requests")));
             }
-            let envelope: Envelope<'_> = lines.read()?;
-            let record: Record = match envelope.event {
-                Some(event) => lines.read_part(event.get())?,
-                None => lines.read()?,
-            };
-            if record.schema.as_deref() != Some(SCHEMA) {
-                let found = record.schema.as_deref().unwrap_or("missing");
-                return Err(lines.wrong(format!("schema is {found}, expected {SCHEMA}")));
-            }
-            match record.event_type.as_deref() {
-                Some("request_payload" | "tool_start") => {}
-                Some("request_end") => self.request(&lines, record)?,
-                Some("tool_end" | "tool_error") => {
-                    self.tools += 1;
-                    self.calls.extend(record.tool.and_then(|tool| tool.claude));
-                }
-                other => {
-                    let found = other.unwrap_or("missing");
-                    return Err(lines.wrong(format!(
-                        "event_type is {found}, expected request_end, request_payload, tool_start, tool_end or tool_error"
-                    )));
-                }
-            }
+            self.found.push(found);
         }
         Ok(())
     }
 
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    fn request<R: BufRead>(&mut self, lines: &Lines<R>, record: Record) -> Result<(), TraceError> {
+    /// The next request of a shard; tool calls before it are taken in.
+    pub(super) fn next_request<R: BufRead>(&mut self, lines: &mut Lines<R>) -> Result<Option<Found>, TraceError> {
+        while lines.advance()? {
+            if let Some(found) = self.line(lines)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The request in the line that was read last, if it is one.
+    pub(super) fn line<R: BufRead>(&mut self, lines: &Lines<R>) -> Result<Option<Found>, TraceError> {
+        if !lines.is_object()? {
+            return Ok(None);
+        }
+        let envelope: Envelope<'_> = lines.read()?;
+        let inner: Option<Head> = envelope.event.map(|event| lines.read_part(event.get())).transpose()?;
+        let event_type = inner.and_then(|head| head.event_type).or(envelope.event_type);
+        let ends_request = match event_type.as_deref() {
+            Some("request_payload" | "tool_start") => return Ok(None),
+            Some("request_end") => true,
+            Some("tool_end" | "tool_error") => false,
+            other => {
+                let found = other.unwrap_or("missing");
+                return Err(lines.wrong(format!(
+                    "event_type is {found}, expected request_end, request_payload, tool_start, tool_end or tool_error"
+                )));
+            }
+        };
+        let record: Record = match envelope.event {
+            Some(event) => lines.read_part(event.get())?,
+            None => lines.read()?,
+        };
+        if record.schema.as_deref() != Some(SCHEMA) {
+            let found = record.schema.as_deref().unwrap_or("missing");
+            return Err(lines.wrong(format!("schema is {found}, expected {SCHEMA}")));
+        }
+        if ends_request {
+            return self.request(lines, record).map(Some);
+        }
+        self.tool(lines, record)?;
+        Ok(None)
+    }
+
+    fn request<R: BufRead>(&mut self, lines: &Lines<R>, record: Record) -> Result<Found, TraceError> {
         let missing = |field: &str| lines.wrong(format!("{field} is missing; a request_end record needs it"));
+        let recorded = record.event_time_unix_ms.ok_or_else(|| missing("event_time_unix_ms"))?;
         let request = record.request.ok_or_else(|| missing("request"))?;
+        let (start, end) = times(lines, recorded, &request)?;
         let replay = request.replay.ok_or_else(|| missing("request.replay"))?;
         let size = replay.trace_block_size;
         if *self.block_tokens.get_or_insert(size) != size || size == 0 {
@@ -174,49 +222,93 @@ impl RequestTraceReader {
                 "trace_block_size is {size}, expected {before} as before or as --trace-block-size says"
             )));
         }
-        let total = request.total_time_ms.filter(|total| total.is_finite() && *total >= 0.0);
-        let total = total.map(|total| total.round() as u64);
-        let ended = record.event_time_unix_ms;
-        let start = request.request_received_ms;
-        let start = start.or_else(|| ended.map(|ended| ended.saturating_sub(total.unwrap_or(0))));
-        let start = start.ok_or_else(|| missing("request.request_received_ms or event_time_unix_ms"))?;
-        let end = total
-            .map(|total| start.saturating_add(total))
-            .or(ended)
-            .unwrap_or(start);
-        let covered = u32::try_from(replay.input_sequence_hashes.len())
-            .unwrap_or(u32::MAX)
-            .saturating_mul(size);
-        if replay.input_length == 0 || replay.input_length > covered {
-            let length = replay.input_length;
-            return Err(lines.wrong(format!(
-                "request.replay.input_length is {length}, expected 1 to {covered}, what input_sequence_hashes cover"
-            )));
+        if request.request_id.trim().is_empty() {
+            return Err(missing("request.request_id"));
         }
+        if let Some(agent) = record
+            .agent_context
+            .as_ref()
+            .filter(|agent| agent.session_id.trim().is_empty())
+        {
+            let session = &agent.session_id;
+            return Err(lines.wrong(format!("agent_context.session_id is {session:?}, expected a name")));
+        }
+        let input_tokens = self.input_tokens(lines, &replay, record.agent_context.is_some())?;
         let output_tokens = request.output_tokens;
         let output_tokens = output_tokens.ok_or_else(|| missing("request.output_tokens"))?;
-        lines.check_tokens("request.replay.input_length", replay.input_length)?;
+        lines.check_tokens("request.replay.input_length", input_tokens)?;
         lines.check_tokens("request.output_tokens", output_tokens)?;
-        self.found.push(Found {
+        Ok(Found {
             request_id: request.request_id,
             model: request.model,
             start,
             end,
             hash_ids: replay.input_sequence_hashes,
-            input_tokens: replay.input_length,
+            input_tokens,
             output_tokens,
-            session: record
-                .agent_context
-                .map(|context| (context.session_id, context.parent_session_id)),
+            agent: record.agent_context,
             dependencies: replay.dependencies,
-        });
+        })
+    }
+
+    /// Tokens per hash id, as far as it is known.
+    pub(super) fn block_tokens(&self) -> Option<u32> {
+        self.block_tokens
+    }
+
+    /// Prompt tokens, which have to reach into the last block; where requests are independent Dynamo 1.6.1 takes fewer.
+    fn input_tokens<R: BufRead>(&self, lines: &Lines<R>, replay: &Replay, agentic: bool) -> Result<u32, TraceError> {
+        let size = replay.trace_block_size;
+        let hashes = replay.input_sequence_hashes.len();
+        let covered = u32::try_from(hashes).unwrap_or(u32::MAX).saturating_mul(size);
+        let length = replay.input_length;
+        let exact = agentic || self.rules == Semantics::V1_4_2;
+        let least = if exact { covered.saturating_sub(size) + 1 } else { 1 };
+        if (least..=covered).contains(&length) {
+            return Ok(length);
+        }
+        let expected = format!("{least} to {covered}");
+        Err(lines.wrong(format!(
+            "request.replay.input_length is {length} with {hashes} input_sequence_hashes of {size} tokens, expected {expected}"
+        )))
+    }
+
+    fn tool<R: BufRead>(&mut self, lines: &Lines<R>, record: Record) -> Result<(), TraceError> {
+        let (Some(agent), Some(tool)) = (record.agent_context, record.tool) else {
+            return Ok(());
+        };
+        for (field, value) in [
+            ("agent_context.session_id", &agent.session_id),
+            ("tool.tool_call_id", &tool.tool_call_id),
+            ("tool.tool_class", &tool.tool_class),
+        ] {
+            if value.trim().is_empty() {
+                return Err(lines.wrong(format!("{field} is {value:?}, expected a name")));
+            }
+        }
+        if let Some(took) = tool.duration_ms.filter(|took| !took.is_finite() || *took < 0.0) {
+            return Err(lines.wrong(format!("tool.duration_ms is {took}, expected ms from 0 on")));
+        }
+        let end = tool.ended_at_unix_ms.or(record.event_time_unix_ms);
+        if let Some((start, end)) = tool.started_at_unix_ms.zip(end).filter(|(start, end)| end < start) {
+            return Err(lines.wrong(format!(
+                "tool.ended_at_unix_ms is {end}, expected at least tool.started_at_unix_ms, {start}"
+            )));
+        }
+        self.tools += 1;
+        self.calls.extend(tool.claude.map(|claude| Call {
+            name: tool.tool_call_id,
+            session: agent.session_id,
+            claude,
+        }));
         Ok(())
     }
 
     /// The trace.
     ///
     /// # Errors
-    /// [`TraceError`] when there is nothing to replay or requests with and without `agent_context` are mixed.
+    /// [`TraceError`] when there is nothing to replay, requests with and without `agent_context` are mixed, or what is
+    /// said about sessions makes no sense.
     pub fn finish(mut self) -> Result<RequestTrace, TraceError> {
         let file = self.name.take().unwrap_or_default();
         let wrong = |what: String| TraceError::File { file, what };
@@ -225,12 +317,7 @@ impl RequestTraceReader {
         }
         let key = |found: &Found| (found.start, found.end, found.request_id.clone());
         self.found.sort_by_cached_key(key);
-        let mut names: Vec<&str> = self.found.iter().map(|found| found.request_id.as_str()).collect();
-        names.sort_unstable();
-        if let Some([name, ..]) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(wrong(format!("request_id {name} stands for two requests")));
-        }
-        let agents = self.found.iter().filter(|found| found.session.is_some()).count();
+        let agents = self.found.iter().filter(|found| found.agent.is_some()).count();
         if agents == 0 {
             return Ok(RequestTrace::Independent(self.independent()));
         }
@@ -240,34 +327,13 @@ impl RequestTraceReader {
                 "{agents} requests have an agent_context and {plain} have none; replay them as separate traces"
             )));
         }
-        if let Some((request, missing)) = self.dangling() {
-            return Err(wrong(format!(
-                "request {request} depends on {missing}, which is in no shard of the trace"
-            )));
-        }
-        let models: BTreeSet<&str> = self.found.iter().map(Found::model).collect();
-        let origin = GraphOrigin {
-            format: SCHEMA.into(),
-            digest: format!("requests:{};tools:{}", self.found.len(), self.tools),
-            models: models.into_iter().map(str::to_owned).collect(),
-        };
-        Ok(RequestTrace::Agentic(Graph {
-            requests: self.graph(),
+        let trace = agent_sessions::AgentTrace {
+            found: self.found,
+            calls: self.calls,
+            tools: self.tools,
             block_tokens: self.block_tokens.unwrap_or(1),
-            origin,
-        }))
-    }
-
-    /// A dependency on a request that the trace does not have.
-    fn dangling(&self) -> Option<(String, String)> {
-        let known: BTreeSet<&str> = self.found.iter().map(|found| found.request_id.as_str()).collect();
-        self.found.iter().find_map(|found| {
-            let missing = found
-                .dependencies
-                .iter()
-                .find(|edge| !known.contains(edge.request_id.as_str()))?;
-            Some((found.request_id.clone(), missing.request_id.clone()))
-        })
+        };
+        Ok(RequestTrace::Agentic(trace.graph(self.rules).map_err(wrong)?))
     }
 
     fn independent(self) -> SessionTrace {
@@ -287,193 +353,21 @@ impl RequestTraceReader {
         }
         trace
     }
-
-    #[allow(clippy::cast_precision_loss)]
-    fn graph(&mut self) -> Vec<AgenticRequest> {
-        let found = std::mem::take(&mut self.found);
-        let sessions = Sessions::new(&found);
-        let edges = sessions.edges(&found, &self.calls);
-        let first = found.first().map_or(0, |found| found.start);
-        let plays: Vec<String> = (0..found.len()).map(|at| sessions.play(&found, at)).collect();
-        let requests = found.into_iter().zip(edges).zip(plays);
-        requests
-            .map(|((found, dependencies), play_id)| AgenticRequest {
-                not_before_ms: if dependencies.is_empty() {
-                    (found.start - first) as f64
-                } else {
-                    0.0
-                },
-                request_id: found.request_id,
-                session_id: found.session.map(|(session, _)| session).unwrap_or_default(),
-                play_id,
-                hash_ids: found.hash_ids,
-                input_tokens: found.input_tokens,
-                output_tokens: found.output_tokens,
-                priority: 0,
-                strict_priority: 0,
-                policy_class: None,
-                dependencies,
-            })
-            .collect()
-    }
 }
 
-/// Requests of each session in order, and parents of sessions.
-struct Sessions {
-    members: BTreeMap<String, Vec<usize>>,
-    parents: BTreeMap<String, String>,
-    by_name: BTreeMap<String, usize>,
-}
-
-/// Index of the other request, what about it, and the recorded wait in ms.
-type Wait = (usize, Trigger, u64);
-
-impl Sessions {
-    fn new(found: &[Found]) -> Self {
-        let mut sessions = Self {
-            members: BTreeMap::new(),
-            parents: BTreeMap::new(),
-            by_name: BTreeMap::new(),
-        };
-        for (at, request) in found.iter().enumerate() {
-            sessions.by_name.insert(request.request_id.clone(), at);
-            let Some((session, parent)) = &request.session else {
-                continue;
-            };
-            sessions.members.entry(session.clone()).or_default().push(at);
-            if let Some(parent) = parent {
-                sessions
-                    .parents
-                    .entry(session.clone())
-                    .or_insert_with(|| parent.clone());
-            }
-        }
-        sessions
+/// Begin and end of a request, ms of the Unix clock.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+fn times<R: BufRead>(lines: &Lines<R>, recorded: u64, request: &Request) -> Result<(u64, u64), TraceError> {
+    let total = request.total_time_ms;
+    if let Some(total) = total.filter(|total| !total.is_finite() || *total < 0.0) {
+        return Err(lines.wrong(format!("request.total_time_ms is {total}, expected ms from 0 on")));
     }
-
-    /// Name of the play: the first request of the session that all others descend from.
-    fn play(&self, found: &[Found], at: usize) -> String {
-        let mut session = session_of(&found[at]);
-        // Bounded, for parents that form a ring.
-        for _ in 0..self.parents.len() {
-            match self
-                .parents
-                .get(session)
-                .filter(|parent| self.members.contains_key(*parent))
-            {
-                Some(parent) => session = parent,
-                None => break,
-            }
-        }
-        let first = self.members.get(session).and_then(|members| members.first()).copied();
-        format!("dynamo-play:{}", found[first.unwrap_or(at)].request_id)
-    }
-
-    fn edges(&self, found: &[Found], calls: &[Claude]) -> Vec<Vec<Dependency>> {
-        let mut waits: Vec<Vec<Wait>> = vec![Vec::new(); found.len()];
-        // Pairs of sessions whose relation is given.
-        let mut given: Vec<(&str, &str)> = Vec::new();
-        for (at, request) in found.iter().enumerate() {
-            for edge in &request.dependencies {
-                let Some(&other) = self.by_name.get(&edge.request_id) else {
-                    continue;
-                };
-                given.push(pair(session_of(&found[other]), session_of(request)));
-                waits[at].push(wait(found, other, edge.trigger, at));
-            }
-        }
-        for call in calls {
-            self.call(found, call, &mut waits, &mut given);
-        }
-        for members in self.members.values() {
-            for step in members.windows(2) {
-                waits[step[1]].push(wait(found, step[0], Trigger::Completion, step[1]));
-            }
-        }
-        for (child, parent) in &self.parents {
-            if !given.contains(&pair(child, parent)) {
-                self.guess(found, child, parent, &mut waits);
-            }
-        }
-        waits.into_iter().map(|waits| dependencies(found, waits)).collect()
-    }
-
-    /// A tool call that ran a child session.
-    fn call<'a>(
-        &self,
-        found: &'a [Found],
-        call: &'a Claude,
-        waits: &mut [Vec<Wait>],
-        given: &mut Vec<(&'a str, &'a str)>,
-    ) {
-        let Some(child) = &call.child_session_id else { return };
-        let Some(members) = self.members.get(child) else { return };
-        let (Some(&first), Some(&last)) = (members.first(), members.last()) else {
-            return;
-        };
-        let Some(&source) = self.by_name.get(&call.source_request_id) else {
-            return;
-        };
-        given.push(pair(child, session_of(&found[source])));
-        let trigger = if found[first].start >= found[source].end {
-            Trigger::Completion
-        } else {
-            Trigger::Dispatch
-        };
-        waits[first].push(wait(found, source, trigger, first));
-        let consumer = call
-            .consumer_request_id
-            .as_ref()
-            .and_then(|name| self.by_name.get(name));
-        if let Some(&consumer) = consumer {
-            waits[consumer].push(wait(found, last, Trigger::Completion, consumer));
-        }
-    }
-
-    /// Where nothing is said: spawned by the latest request of the parent that began before, joined by the next after.
-    fn guess(&self, found: &[Found], child: &str, parent: &str, waits: &mut [Vec<Wait>]) {
-        let (Some(members), Some(above)) = (self.members.get(child), self.members.get(parent)) else {
-            return;
-        };
-        let (Some(&first), Some(&last)) = (members.first(), members.last()) else {
-            return;
-        };
-        let spawner = above.iter().rev().find(|&&at| found[at].start <= found[first].start);
-        if let Some(&spawner) = spawner {
-            waits[first].push(wait(found, spawner, Trigger::Dispatch, first));
-        }
-        let joiner = above.iter().find(|&&at| found[at].start > found[last].end);
-        if let Some(&joiner) = joiner {
-            waits[joiner].push(wait(found, last, Trigger::Completion, joiner));
-        }
-    }
-}
-
-fn session_of(found: &Found) -> &str {
-    found.session.as_ref().map_or("", |(session, _)| session)
-}
-
-fn pair<'a>(one: &'a str, other: &'a str) -> (&'a str, &'a str) {
-    if one <= other { (one, other) } else { (other, one) }
-}
-
-/// The recorded wait of `at` for `other`.
-fn wait(found: &[Found], other: usize, trigger: Trigger, at: usize) -> Wait {
-    let since = match trigger {
-        Trigger::Dispatch => found[other].start,
-        Trigger::Completion => found[other].end,
-    };
-    (other, trigger, found[at].start.saturating_sub(since))
-}
-
-#[allow(clippy::cast_precision_loss)]
-fn dependencies(found: &[Found], waits: Vec<Wait>) -> Vec<Dependency> {
-    let dependency = |(other, trigger, delay): Wait| Dependency {
-        request_id: found[other].request_id.clone(),
-        trigger,
-        delay_ms: delay as f64,
-    };
-    waits.into_iter().map(dependency).collect()
+    let total = total.map(|total| total.round() as u64);
+    Ok(match (request.request_received_ms, total) {
+        (Some(start), Some(total)) => (start, start.saturating_add(total)),
+        (Some(start), None) => (start, recorded),
+        (None, total) => (recorded.saturating_sub(total.unwrap_or(0)), recorded),
+    })
 }
 
 #[cfg(test)]
@@ -513,34 +407,27 @@ mod tests {
             ),
             (
                 format!(r#"{{"event":{}}}"#, good.replace("[1]", "[]")),
-                "request.replay.input_length is 4",
+                "request.replay.input_length is 4 with 0 input_sequence_hashes",
+            ),
+            (
+                format!("{good}\n{good}"),
+                "request_id request_end0 stands for two requests",
             ),
             ("{".into(), "not JSON"),
         ] {
-            let mut reader = RequestTraceReader::new(None);
+            let mut reader = RequestTraceReader::new(None, Semantics::V1_6_1);
             let text = format!("17\n{text}");
             let error = reader.read(Lines::new("t", text.as_bytes())).unwrap_err().to_string();
-            assert!(error.starts_with(&format!("t, line 2: {expected}")), "{error}");
+            assert!(
+                error.starts_with("t, line ") && error.contains(&format!(": {expected}")),
+                "{error}"
+            );
         }
     }
 
     #[test]
-    fn a_dependency_on_a_request_that_is_nowhere_is_refused() {
-        let agent = r#","agent_context":{"session_id":"s"}"#;
-        let text = line("request_end", agent);
-        let text = text.replace(
-            "[1]}",
-            r#"[1],"dependencies":[{"request_id":"gone","relation":"join","trigger":"completion"}]}"#,
-        );
-        let mut reader = RequestTraceReader::new(None);
-        reader.read(Lines::new("t", text.as_bytes())).unwrap();
-        let error = reader.finish().unwrap_err().to_string();
-        assert!(error.contains("depends on gone, which is in no shard"), "{error}");
-    }
-
-    #[test]
     fn mixed_traces_and_unknown_events_are_refused() {
-        let mut reader = RequestTraceReader::new(None);
+        let mut reader = RequestTraceReader::new(None, Semantics::V1_6_1);
         let agent = r#","agent_context":{"session_id":"s"}"#;
         let text = format!("{}\n{}", line("request_end", ""), line("request_end", agent));
         reader.read(Lines::new("t", text.as_bytes())).unwrap();
@@ -549,7 +436,7 @@ mod tests {
             error.contains("1 requests have an agent_context and 1 have none"),
             "{error}"
         );
-        let mut reader = RequestTraceReader::new(None);
+        let mut reader = RequestTraceReader::new(None, Semantics::V1_6_1);
         let error = reader
             .read(Lines::new("t", line("nap", "").as_bytes()))
             .unwrap_err()
@@ -558,7 +445,7 @@ mod tests {
             error.starts_with("t, line 1: event_type is nap, expected request_end"),
             "{error}"
         );
-        let mut reader = RequestTraceReader::new(Some(16));
+        let mut reader = RequestTraceReader::new(Some(16), Semantics::V1_6_1);
         let error = reader
             .read(Lines::new("t", line("request_end", "").as_bytes()))
             .unwrap_err()

@@ -18,9 +18,10 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use serde::Deserialize;
 
-use super::super::agentic::{AgenticRequest, Dependency, GraphOrigin, Trigger};
-use super::agentic::Graph;
-use super::line::{MAX_TOKENS, TraceError};
+use crate::engine::Semantics;
+
+use super::super::agentic::{AgenticRequest, Dependency, Graph, GraphOrigin, Relation, Trigger};
+use super::line::{MAX_TOKENS, TraceError, placeless};
 
 /// Deepest nesting of subagents.
 const MAX_DEPTH: usize = 16;
@@ -197,6 +198,12 @@ impl WekaReader {
                 what: "no requests in the trace".into(),
             });
         }
+        // Plays are taken in the order of the files.
+        let mut plays: HashMap<String, u64, FxBuildHasher> = HashMap::default();
+        for request in &mut builder.requests {
+            let next = plays.len() as u64;
+            request.source_play_ordinal = Some(*plays.entry_ref(&request.play_id).or_insert(next));
+        }
         for (request, placed) in builder.requests.iter_mut().zip(&builder.placed) {
             if request.dependencies.is_empty() {
                 request.not_before_ms = ms(placed.start);
@@ -210,6 +217,7 @@ impl WekaReader {
             },
             requests: builder.requests,
             block_tokens: builder.block_tokens,
+            rules: Semantics::V1_6_1,
         })
     }
 }
@@ -218,7 +226,7 @@ fn line(file: &str, error: &serde_json::Error) -> TraceError {
     TraceError::Line {
         file: file.to_owned(),
         line: error.line() as u64,
-        what: error.to_string(),
+        what: placeless(error),
     }
 }
 
@@ -271,14 +279,14 @@ impl Builder {
                         .request(request, agent)
                         .map_err(|what| format!("requests[{at}] of {}: {what}", agent.session))?;
                     if let Some(span) = &span {
-                        let wait = self.wait(span.last, number, true);
+                        let wait = self.wait(span.last, number, Relation::Sequence);
                         self.requests[number].dependencies.push(wait);
                     }
                     for child in children
                         .drain(..)
                         .filter(|child| child.end <= self.placed[number].start)
                     {
-                        let wait = self.wait(child.last, number, true);
+                        let wait = self.wait(child.last, number, Relation::Join);
                         self.requests[number].dependencies.push(wait);
                     }
                     let end = self.placed[number].end.unwrap_or(self.placed[number].start);
@@ -308,7 +316,7 @@ impl Builder {
                         continue;
                     };
                     if let Some(span) = &span {
-                        let wait = self.wait(span.last, child.first, false);
+                        let wait = self.wait(span.last, child.first, Relation::Spawn);
                         self.requests[child.first].dependencies.push(wait);
                     }
                     children.push(child);
@@ -352,7 +360,8 @@ impl Builder {
                 return Err(format!("{field} is {tokens}, expected at most {MAX_TOKENS} tokens"));
             }
         }
-        self.models.insert(request.model.unwrap_or_else(|| "unknown".into()));
+        let model = request.model.unwrap_or_else(|| "unknown".into());
+        self.models.insert(model.clone());
         let hash_ids = request.hash_ids.into_iter().map(|id| self.id(id)).collect();
         self.placed.push(Placed {
             start,
@@ -363,6 +372,8 @@ impl Builder {
             request_id: format!("{}#{number}", agent.session),
             session_id: agent.session.to_owned(),
             play_id: agent.play.to_owned(),
+            model,
+            recorded_api_time_ms: request.api_time.map(ms),
             hash_ids,
             input_tokens: request.input,
             output_tokens: request.output,
@@ -379,8 +390,9 @@ impl Builder {
         *self.numbers.entry((scope, id)).or_insert(fresh)
     }
 
-    /// The recorded wait of one request for another; `after`: it cannot begin before the other's end.
-    fn wait(&self, other: usize, of: usize, after: bool) -> Dependency {
+    /// The recorded wait of one request for another; only a spawned one can begin before the other's end.
+    fn wait(&self, other: usize, of: usize, relation: Relation) -> Dependency {
+        let after = relation != Relation::Spawn;
         let (before, now) = (&self.placed[other], &self.placed[of]);
         let (trigger, delay) = match before.end {
             Some(end) if after || end <= now.start => (Trigger::Completion, now.start - end),
@@ -391,6 +403,7 @@ impl Builder {
             request_id: self.requests[other].request_id.clone(),
             trigger,
             delay_ms: ms(delay.max(0.0)),
+            relation,
         }
     }
 }

@@ -1,11 +1,11 @@
 //! One HTTP request while its answers are generated: tokens come in, text goes out, choice by choice.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, ready};
 
 use super::error::ApiError;
 use super::mailbox::{Event, Mailbox};
+use super::open::{Caller, OpenRequests, Seat};
 use super::plan::Plan;
 use super::stop::StopMatcher;
 use crate::model::detokenize::Detokenizer;
@@ -91,7 +91,7 @@ struct Choice {
 struct Running {
     intake: Arc<dyn Intake>,
     ids: Vec<Option<RequestId>>,
-    active: Arc<AtomicU32>,
+    _seat: Seat,
 }
 
 impl Running {
@@ -107,27 +107,26 @@ impl Drop for Running {
         for choice in 0..self.ids.len() {
             self.cancel(choice);
         }
-        self.active.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Generation {
-    /// Submits every choice of a plan. `active` counts the requests of the worker.
+    /// Submits every choice of a plan. `open` has the requests of the worker.
     ///
     /// # Errors
     /// The worker's refusal; choices that it had taken are cancelled.
     pub(super) fn start(
         plan: &Plan,
-        client_id: &str,
+        caller: Caller,
         dp_rank: Option<DpRank>,
         intake: &Arc<dyn Intake>,
         tokenizer: &Arc<ModelTokenizer>,
-        active: &Arc<AtomicU32>,
+        open: &Arc<OpenRequests>,
         max_pending: usize,
     ) -> Result<Self, ApiError> {
         let mailbox = Mailbox::new(max_pending);
         let planned = plan.wanted_answer.as_deref().and_then(|name| intake.recorded(name));
-        let requests = plan.engine_requests(client_id, planned.as_ref());
+        let requests = plan.engine_requests(&caller.id, planned.as_ref());
         // The answers to one prompt share its blocks on one rank.
         let ranks = plan.prompts.iter().map(|_| match plan.n {
             1 => Ok(dp_rank),
@@ -142,7 +141,8 @@ impl Generation {
             cached_tokens: 0,
             ended: false,
         });
-        active.fetch_add(1, Ordering::Relaxed);
+        let ids = requests.iter().map(|request| request.id).collect();
+        let seat = open.begin(caller, ids, &mailbox);
         let mut generation = Self {
             tokenizer: Arc::clone(tokenizer),
             mailbox: Arc::clone(&mailbox),
@@ -150,7 +150,7 @@ impl Generation {
             running: Running {
                 intake: Arc::clone(intake),
                 ids: vec![None; requests.len()],
-                active: Arc::clone(active),
+                _seat: seat,
             },
             n: plan.n,
             prompt_tokens: plan.prompts.iter().map(|(ids, _)| ids.len()).sum(),

@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioTimer;
@@ -74,7 +76,10 @@ async fn serve(stream: TcpStream, peer: SocketAddr, state: Arc<FaceState>, shutd
     let reset: CancellationToken = shutdown.reset.child_token();
     let service = {
         let (state, reset) = (Arc::clone(&state), reset.clone());
-        service_fn(move |request| routes::answer(Arc::clone(&state), reset.clone(), detour, request))
+        service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(peer);
+            routes::answer(Arc::clone(&state), reset.clone(), detour, request)
+        })
     };
     let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())

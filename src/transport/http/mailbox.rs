@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 
 use futures::task::AtomicWaker;
 
+use super::open::Progress;
 use crate::transport::intake::{Failure, TokenSink};
 use crate::types::{FinishReason, Token};
 
@@ -36,6 +37,12 @@ struct Inner {
     events: Vec<(usize, Event)>,
     /// Nobody takes events any more.
     closed: bool,
+    /// A choice has been admitted.
+    admitted: bool,
+    /// Choices that have ended.
+    ended: usize,
+    /// Tokens of all choices.
+    tokens: u32,
 }
 
 impl Mailbox {
@@ -69,10 +76,20 @@ impl Mailbox {
 
     /// The reader is gone.
     pub(super) fn close(&self) {
-        *self.lock() = Inner {
-            events: Vec::new(),
-            closed: true,
-        };
+        let mut inner = self.lock();
+        inner.events = Vec::new();
+        inner.closed = true;
+    }
+
+    /// How far a request of so many choices is.
+    pub(super) fn progress(&self, choices: usize) -> Progress {
+        let inner = self.lock();
+        Progress {
+            admitted: inner.admitted,
+            ended: inner.closed || inner.ended >= choices,
+            tokens: inner.tokens,
+            pending: inner.events.len(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -87,15 +104,27 @@ impl Mailbox {
         }
         if inner.events.len() >= self.max_pending {
             metrics::counter!("ghostfleet_streams_cancelled_total", "reason" => "slow_reader").increment(1);
-            *inner = Inner {
-                events: vec![(choice, Event::Broken)],
-                closed: true,
-            };
+            inner.events = vec![(choice, Event::Broken)];
+            inner.closed = true;
             drop(inner);
             self.reader.wake();
         } else {
+            inner.note(&event);
             inner.events.push((choice, event));
         }
+    }
+}
+
+impl Inner {
+    fn note(&mut self, event: &Event) {
+        let (tokens, ended) = match event {
+            Event::Admitted(_) => (0, false),
+            Event::Token(_, finish) => (1, finish.is_some()),
+            Event::Finished(_) | Event::Failed(_) | Event::Broken => (0, true),
+        };
+        self.admitted |= matches!(event, Event::Admitted(_) | Event::Token(..));
+        self.tokens = self.tokens.saturating_add(tokens);
+        self.ended += usize::from(ended);
     }
 }
 

@@ -6,6 +6,7 @@
 //! | `routes` | paths, bodies, small answers |
 //! | `body` -> `plan` | what was sent -> what is to be generated, all checks made |
 //! | `mailbox` -> `generation` | tokens from the rank -> text per choice, stop strings |
+//! | [`open`] | which requests are under way |
 //! | `faults` | requests and connections that go wrong on purpose |
 //! | `answer`, `stream` | shapes of answers and chunks, server-sent events |
 //!
@@ -28,6 +29,7 @@ mod generation;
 mod listener;
 mod logprobs;
 mod mailbox;
+pub mod open;
 mod patient;
 mod plan;
 mod routes;
@@ -37,7 +39,7 @@ mod stream;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use hyper::header::HeaderValue;
@@ -45,6 +47,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::error::ApiError;
+use self::open::OpenRequests;
 use self::plan::Plan;
 use crate::faults::WorkerFaults;
 use crate::model::tokenizer::ModelTokenizer;
@@ -165,8 +168,8 @@ pub struct FaceConfig {
     pub model: Arc<FaceModel>,
     /// Bounds.
     pub limits: FaceLimits,
-    /// Counts the requests in generation.
-    pub active: Arc<AtomicU32>,
+    /// Has the requests in generation.
+    pub open: Arc<OpenRequests>,
     /// The worker's metrics.
     pub metrics: MetricsPage,
     /// What may go wrong; `None`: nothing.
@@ -180,7 +183,7 @@ struct FaceState {
     model: Arc<FaceModel>,
     limits: FaceLimits,
     /// Requests in generation.
-    active: Arc<AtomicU32>,
+    open: Arc<OpenRequests>,
     metrics: MetricsPage,
     faults: Option<Arc<WorkerFaults>>,
     /// Connections and requests so far, for the dice of faults.
@@ -211,7 +214,7 @@ pub struct Face {
     address: SocketAddr,
     shutdown: Shutdown,
     connections: TaskTracker,
-    active: Arc<AtomicU32>,
+    open: Arc<OpenRequests>,
 }
 
 impl Face {
@@ -225,7 +228,7 @@ impl Face {
         let worker_header = worker_header.map_err(|_| FaceError::WorkerName(config.worker.clone()))?;
         let listener = listener::listen(address).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let active = config.active;
+        let open = config.open;
         let shutdown = Shutdown::default();
         let state = Arc::new(FaceState {
             worker: config.worker,
@@ -233,7 +236,7 @@ impl Face {
             intake: config.intake,
             model: config.model,
             limits: config.limits,
-            active: Arc::clone(&active),
+            open: Arc::clone(&open),
             metrics: config.metrics,
             faults: config.faults,
             draws: AtomicU64::new(0),
@@ -245,7 +248,7 @@ impl Face {
             address,
             shutdown,
             connections,
-            active,
+            open,
         })
     }
 
@@ -269,7 +272,7 @@ impl Face {
 
     /// Requests in generation.
     pub fn active_requests(&self) -> u32 {
-        self.active.load(Ordering::Relaxed)
+        self.open.active()
     }
 
     /// Open connections.

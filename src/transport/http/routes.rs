@@ -2,8 +2,8 @@
 
 use std::convert::Infallible;
 use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -19,6 +19,7 @@ use super::body::{ChatBody, CompletionBody, Conversation, DetokenizeBody, Tokeni
 use super::error::ApiError;
 use super::faults::{self, Detour};
 use super::generation::{Generation, Interrupted};
+use super::open::Caller;
 use super::plan::{self, Api, Plan};
 use super::stream::{EventStream, FaceBody};
 
@@ -32,7 +33,7 @@ const LONG_TEXT_BYTES: usize = 32 * 1024;
 
 type Answer = Response<FaceBody>;
 
-/// Answers one request. `reset` ends its connection as a dead process would.
+/// Answers one request, whose extensions have the client's address. `reset` ends its connection as a dead process would.
 pub(super) async fn answer(
     state: Arc<FaceState>,
     reset: CancellationToken,
@@ -71,6 +72,7 @@ async fn route(
 ) -> Result<Answer, ApiError> {
     let (head, body) = request.into_parts();
     let path = head.uri.path();
+    let peer = head.extensions.get::<SocketAddr>().copied();
     let Some(method) = method_of(path) else {
         return Ok(json_answer(StatusCode::NOT_FOUND, &json!({ "detail": "Not Found" })));
     };
@@ -86,7 +88,7 @@ async fn route(
     let model = &state.model;
     match path {
         "/version" => Ok(ok(&json!({ "version": model.version }))),
-        "/load" => Ok(ok(&json!({ "server_load": state.active.load(Ordering::Relaxed) }))),
+        "/load" => Ok(ok(&json!({ "server_load": state.open.active() }))),
         "/v1/models" => Ok(ok(&models(model))),
         "/metrics" => {
             let mut answer = Response::new(FaceBody::text((state.metrics)()));
@@ -97,12 +99,12 @@ async fn route(
         "/v1/completions" => {
             let body: CompletionBody = read(state, body).await?;
             let plan = off_thread(model, body, Plan::completion).await?;
-            generate(state, plan, &head.headers, reset).await
+            generate(state, plan, &head.headers, peer, reset).await
         }
         "/v1/chat/completions" => {
             let body: ChatBody = read(state, body).await?;
             let plan = off_thread(model, body, Plan::chat).await?;
-            generate(state, plan, &head.headers, reset).await
+            generate(state, plan, &head.headers, peer, reset).await
         }
         "/tokenize" => {
             let body = collect(state, body).await?;
@@ -239,6 +241,7 @@ async fn generate(
     state: &FaceState,
     plan: Plan,
     headers: &HeaderMap,
+    peer: Option<SocketAddr>,
     reset: CancellationToken,
 ) -> Result<Answer, ApiError> {
     let client_id = match header(headers, "x-request-id") {
@@ -258,22 +261,28 @@ async fn generate(
     faults::arrive(state, &reset).await;
     state.intake.knock(&client_id)?;
     let limit = state.limits.max_pending_tokens;
-    let generation = Generation::start(
-        &plan,
-        &client_id,
-        dp_rank.transpose()?,
-        &state.intake,
-        &state.model.tokenizer,
-        &state.active,
-        limit,
-    )?;
     let prefix = match plan.api {
         Api::Completion => "cmpl",
         Api::Chat => "chatcmpl",
     };
+    let caller = Caller {
+        answer: format!("{prefix}-{client_id}"),
+        id: client_id,
+        address: peer,
+    };
+    let answer_id = caller.answer.clone();
+    let generation = Generation::start(
+        &plan,
+        caller,
+        dp_rank.transpose()?,
+        &state.intake,
+        &state.model.tokenizer,
+        &state.open,
+        limit,
+    )?;
     let envelope = Envelope {
         api: plan.api,
-        id: format!("{prefix}-{client_id}"),
+        id: answer_id,
         created: unix_seconds(),
         model: plan.model.clone(),
         token_ids: plan.return_token_ids,

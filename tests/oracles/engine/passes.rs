@@ -26,7 +26,6 @@ pub(crate) fn check(case_name: &str, case: &Case, expected: &Core) {
         fold_events(&mut ran);
         fold_steps(&mut steps);
     }
-    assert_eq!(ran.len(), steps.len(), "{case_name}: number of passes");
     let mut watch = Watch::new(case, expected.dp_size, args.engine.kind != EngineKind::Sglang, by_tier);
     for (number, (ran, step)) in ran.iter().zip(&steps).enumerate() {
         let place = format!("{case_name}, pass {number}");
@@ -55,6 +54,7 @@ pub(crate) fn check(case_name: &str, case: &Case, expected: &Core) {
             );
         }
     }
+    assert_eq!(ran.len(), steps.len(), "{case_name}: number of passes");
 }
 
 /// Passes in which nothing ran but something was told are told of with the next one.

@@ -10,6 +10,9 @@ use serde_json::{Map, Value};
 #[derive(Debug, Deserialize)]
 pub(crate) struct Case {
     workload: Workload,
+    /// Other files, by their names; flags call their directory `<beside>`.
+    #[serde(default)]
+    beside: BTreeMap<String, String>,
     pub(crate) dynamo_1_4_2: Option<Recorded>,
     pub(crate) dynamo_1_6_1: Option<Recorded>,
     /// What a planner said, tick by tick.
@@ -80,6 +83,9 @@ impl Recorded {
 impl Case {
     /// Writes the trace files.
     pub(crate) fn write_files(&self, directory: &Path) {
+        for (name, text) in &self.beside {
+            std::fs::write(super::inside(directory, name), text).unwrap();
+        }
         for (name, lines) in &self.workload.files {
             let text: String = lines.iter().flat_map(|line| [line.as_str(), "\n"]).collect();
             let path = super::inside(directory, name);

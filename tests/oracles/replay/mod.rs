@@ -14,25 +14,6 @@ use serde_json::Value;
 
 use form::{Case, Recorded};
 
-/// Cases whose flags do not tell: name, release, reason.
-const LEFT_OUT: &[(&str, &str, &str)] = &[
-    (
-        "applied-compute",
-        "1.4.2",
-        "that release sees a due turn on a lone worker only when a pass ends, and counts its latency from there",
-    ),
-    (
-        "request-trace-agentic",
-        "1.4.2",
-        "that release takes waits from tool events, ours from the times of requests, as 1.6.1",
-    ),
-    (
-        "agentic-mooncake-legacy",
-        "1.6.1",
-        "ours reads this form, Dynamo's call of that release does not, its core does",
-    ),
-];
-
 #[derive(Parser)]
 struct Command {
     #[command(flatten)]
@@ -49,6 +30,9 @@ fn flags(case: &Case, recorded: &Recorded, release: &str, directory: &Path) -> V
     let records = directory.join("records.jsonl").display().to_string();
     let own = ["--semantics", release, "--request-records", &records].map(str::to_owned);
     let mut flags = [case.workload_flags(directory), recorded.flags(), own.to_vec()].concat();
+    for flag in &mut flags {
+        *flag = flag.replace("<beside>", &directory.display().to_string());
+    }
     if let Some(script) = &case.scaling_script {
         let log = planner_log(directory).display().to_string();
         flags.extend([
@@ -69,13 +53,6 @@ fn planner_log(directory: &Path) -> PathBuf {
     directory.join("planner.jsonl")
 }
 
-fn reason(name: &str, release: &str) -> Option<&'static str> {
-    let left_out = LEFT_OUT
-        .iter()
-        .find(|(prefix, of, _)| name == *prefix && release == *of);
-    left_out.map(|(.., reason)| *reason)
-}
-
 #[test]
 fn replay_1_6_1() {
     check("1.6.1", |case| case.dynamo_1_6_1.as_ref());
@@ -87,7 +64,6 @@ fn replay_1_4_2() {
 }
 
 fn check(release: &str, of: fn(&Case) -> Option<&Recorded>) {
-    let mut left_out = Vec::new();
     let mut failed = Vec::new();
     super::cases::run("replay", |name, text: Value| {
         let Ok(case) = serde_json::from_value::<Case>(text) else {
@@ -98,10 +74,6 @@ fn check(release: &str, of: fn(&Case) -> Option<&Recorded>) {
         let directory = tempfile::tempdir().unwrap();
         case.write_files(directory.path());
         let flags = flags(&case, recorded, release, directory.path());
-        if let Some(reason) = reason(name, release) {
-            left_out.push(format!("{name}: {reason}"));
-            return;
-        }
         let differences = match (&recorded.report, replay(&flags)) {
             (Some(expected), Ok(report)) => {
                 let mut found = compare::differences(expected, recorded, &report, &flags, &replay);
@@ -117,9 +89,6 @@ fn check(release: &str, of: fn(&Case) -> Option<&Recorded>) {
         println!("{name}: {}", if differences.is_empty() { "equal" } else { "DIFFERENT" });
         failed.extend(differences.iter().map(|difference| format!("{name}: {difference}")));
     });
-    for case in &left_out {
-        println!("left out: {case}");
-    }
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 

@@ -63,7 +63,8 @@ fn replay_refusals_1_4_2() {
         let refusals: Refusals = serde_json::from_value(text).unwrap();
         for line in &refusals.cases {
             let directory = tempfile::tempdir().unwrap();
-            let flags = line.flags(directory.path());
+            let mut flags = line.flags(directory.path());
+            flags.extend(["--semantics", "1.4.2"].map(str::to_owned));
             let case = &line.case;
             let args = super::parse(&flags).unwrap_or_else(|error| panic!("{case}: {error}"));
             let (code, text) = match execute(&args, |_| Control::Continue) {

@@ -1,50 +1,19 @@
-//! The terminal view: samples the fleet on a thread of its own, draws what fits on the screen.
-//!
-//! A look costs the fleet one pass over its gauges, however busy it is; a frame costs the rows that are visible. So neither
-//! depends on how many requests run, and a slow fleet does not make the keyboard slow.
+//! State of the terminal view and how it is drawn.
 
-use std::io::IsTerminal;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, bounded};
 use ratatui::Frame;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::event::KeyCode;
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Paragraph, Row, Sparkline, Table};
-use serde_json::Value;
 
-use super::client::{Client, ClientError};
-use super::{CtlError, pretty, say};
-use crate::actors::row::WorkerRow;
-
-/// How long a frame waits for a key.
-const KEY_WAIT: Duration = Duration::from_millis(50);
+use super::feed::{Names, News, Sample};
+use crate::actors::row::Columns;
 
 /// Samples in the sparklines.
 const HISTORY: usize = 240;
-
-/// What one look at the fleet brought.
-#[derive(Debug, Clone)]
-struct Sample {
-    at_ms: f64,
-    fleet: Value,
-    rows: Vec<WorkerRow>,
-}
-
-fn look(client: &Client) -> Result<Sample, ClientError> {
-    let mut fleet = client.get("/v1/fleet", &[("workers", "true".to_owned())])?;
-    let rows = serde_json::from_value(fleet["workers"].take()).map_err(|error| ClientError::NotAFleet {
-        url: client.url().to_owned(),
-        reason: error.to_string(),
-    })?;
-    Ok(Sample {
-        at_ms: fleet["at_ms"].as_f64().unwrap_or(0.0),
-        fleet,
-        rows,
-    })
-}
 
 /// Column that rows are sorted by, most first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,8 +26,9 @@ enum SortBy {
 }
 
 /// State of the view.
-struct View {
+pub(super) struct View {
     url: String,
+    names: Names,
     sample: Option<Sample>,
     before: Option<Sample>,
     error: Option<String>,
@@ -68,10 +38,16 @@ struct View {
     streams: Vec<u64>,
 }
 
+/// A number of a list that should have it.
+fn at<T: Copy + Default>(list: &[T], position: usize) -> T {
+    list.get(position).copied().unwrap_or_default()
+}
+
 impl View {
-    fn new(url: &str) -> Self {
+    pub(super) fn new(url: &str) -> Self {
         Self {
             url: url.to_owned(),
+            names: Names::default(),
             sample: None,
             before: None,
             error: None,
@@ -82,18 +58,37 @@ impl View {
         }
     }
 
-    fn take(&mut self, looked: Result<Sample, String>) {
-        match looked {
-            Ok(sample) => {
+    pub(super) fn take(&mut self, news: News) {
+        match news {
+            News::Names(names) => {
+                self.names = names;
+                // Perhaps of another fleet at the same address: its counters have begun anew.
+                (self.sample, self.before) = (None, None);
+            }
+            News::Sample(sample) => {
                 self.error = None;
-                self.before = self.sample.replace(sample);
+                self.before = self.sample.replace(*sample);
                 let rate = self.rate("tokens_total");
                 push(&mut self.tokens, rate);
                 let streams = self.figure("open_streams");
                 push(&mut self.streams, streams);
             }
-            Err(error) => self.error = Some(error),
+            News::Gone(why) => self.error = Some(why),
         }
+    }
+
+    /// The fleet has said nothing for so long; whether that is news.
+    pub(super) fn silent_for(&mut self, span: Duration) -> bool {
+        let text = format!("the fleet has been silent for {} s", span.as_secs());
+        let is_news = self.error.is_none()
+            || self
+                .error
+                .as_ref()
+                .is_some_and(|said| *said != text && said.contains("silent"));
+        if is_news {
+            self.error = Some(text);
+        }
+        is_news
     }
 
     fn figure(&self, key: &str) -> u64 {
@@ -103,12 +98,13 @@ impl View {
             .unwrap_or(0)
     }
 
+    /// Seconds between the last two samples.
     fn seconds(&self) -> Option<f64> {
         let (now, before) = (self.sample.as_ref()?, self.before.as_ref()?);
         Some((now.at_ms - before.at_ms) / 1e3).filter(|seconds| *seconds > 0.0)
     }
 
-    /// Growth of a counter per second since the look before.
+    /// Growth of a counter per second since the sample before.
     #[allow(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -124,26 +120,41 @@ impl View {
 
     /// Tokens per second of a worker.
     #[allow(clippy::cast_precision_loss)]
-    fn worker_rate(&self, row: &WorkerRow) -> f64 {
-        let (Some(seconds), Some(before)) = (self.seconds(), &self.before) else {
+    fn worker_rate(&self, position: usize) -> f64 {
+        let (Some(seconds), Some(now), Some(before)) = (self.seconds(), &self.sample, &self.before) else {
             return 0.0;
         };
-        // Positions do not change while a fleet runs.
-        let index = row.path.strip_prefix('w').and_then(|n| n.parse::<usize>().ok());
-        let earlier = index.and_then(|index| before.rows.get(index));
-        let grown = earlier.map_or(0, |earlier| row.tokens_total.saturating_sub(earlier.tokens_total));
-        grown as f64 / seconds
+        let tokens = |sample: &Sample| at(&sample.columns.tokens_total, position);
+        tokens(now).saturating_sub(tokens(before)) as f64 / seconds
     }
 
-    fn sorted(&self) -> Vec<&WorkerRow> {
-        let Some(sample) = &self.sample else { return Vec::new() };
-        let mut rows: Vec<&WorkerRow> = sample.rows.iter().collect();
+    fn health(&self, columns: &Columns, position: usize) -> &str {
+        let word = columns.health.get(position).map(|code| usize::from(*code));
+        word.and_then(|word| self.names.health.get(word))
+            .map_or("?", String::as_str)
+    }
+
+    fn workers(&self) -> usize {
+        self.sample.as_ref().map_or(0, |sample| sample.columns.health.len())
+    }
+
+    /// Positions in the order in which they are shown.
+    fn sorted(&self) -> Vec<usize> {
+        let mut rows: Vec<usize> = (0..self.workers()).collect();
+        let Some(Sample { columns, .. }) = &self.sample else {
+            return rows;
+        };
         match self.sort {
             SortBy::Position => {}
-            SortBy::Load => rows.sort_by_key(|row| std::cmp::Reverse(row.running + row.waiting)),
-            SortBy::Blocks => rows.sort_by_key(|row| std::cmp::Reverse(row.active_blocks)),
-            SortBy::Tokens => rows.sort_by(|a, b| self.worker_rate(b).total_cmp(&self.worker_rate(a))),
-            SortBy::State => rows.sort_by_key(|row| (row.state == "ready", std::cmp::Reverse(row.faults.len()))),
+            SortBy::Load => {
+                rows.sort_by_key(|row| std::cmp::Reverse(at(&columns.running, *row) + at(&columns.waiting, *row)));
+            }
+            SortBy::Blocks => rows.sort_by_key(|row| std::cmp::Reverse(at(&columns.active_blocks, *row))),
+            SortBy::Tokens => rows.sort_by(|a, b| self.worker_rate(*b).total_cmp(&self.worker_rate(*a))),
+            SortBy::State => rows.sort_by_key(|row| {
+                let faults = columns.faults.get(row).map_or(0, Vec::len);
+                (self.health(columns, *row) == "ready", std::cmp::Reverse(faults))
+            }),
         }
         rows
     }
@@ -151,11 +162,8 @@ impl View {
     /// Whether to go on.
     // There are many keys, and most mean nothing.
     #[allow(clippy::wildcard_enum_match_arm)]
-    fn key(&mut self, code: KeyCode, control: bool, page: usize) -> bool {
-        let last = self
-            .sample
-            .as_ref()
-            .map_or(0, |sample| sample.rows.len().saturating_sub(1));
+    pub(super) fn key(&mut self, code: KeyCode, control: bool, page: usize) -> bool {
+        let last = self.workers().saturating_sub(1);
         match code {
             KeyCode::Char('q') | KeyCode::Esc => return false,
             KeyCode::Char('c') if control => return false,
@@ -180,34 +188,41 @@ impl View {
         let states = self
             .sample
             .as_ref()
-            .and_then(|sample| sample.fleet["workers_by_state"].as_object());
+            .and_then(|sample| sample.fleet["workers_by_health"].as_object());
         let states = states
             .into_iter()
             .flatten()
             .map(|(state, many)| format!("{many} {state}"));
         let total = self.figure("prompt_tokens_total").max(1);
-        let late = self
-            .sample
-            .as_ref()
-            .and_then(|sample| sample.fleet["lateness"]["p99_ms"].as_f64());
+        let ms = |path: &str| {
+            let fleet = self.sample.as_ref().map(|sample| &sample.fleet);
+            let value = fleet
+                .and_then(|fleet| fleet.pointer(path))
+                .and_then(serde_json::Value::as_f64);
+            format!("{:.1}", value.unwrap_or(0.0))
+        };
         let mut lines = vec![
             Line::from(format!("{}  {}", self.url, states.collect::<Vec<_>>().join(", "))),
             Line::from(format!(
-                "{} req/s  {} tok/s  {} streams  {} running  {} waiting",
+                "{} req/s  {} tok/s  {} streams  {} running  {} waiting   TTFT {}/{} ms  ITL {}/{} ms (p50/p99)",
                 self.rate("requests_total"),
                 self.rate("tokens_total"),
                 self.figure("open_streams"),
                 self.figure("running"),
                 self.figure("waiting"),
+                ms("/latency/ttft/p50_ms"),
+                ms("/latency/ttft/p99_ms"),
+                ms("/latency/itl/p50_ms"),
+                ms("/latency/itl/p99_ms"),
             )),
             Line::from(format!(
-                "blocks {}/{} used, {} cached   prefix hits {}%   restarts {}   lateness p99 {:.1} ms",
+                "blocks {}/{} used, {} cached   prefix hits {}%   restarts {}   lateness p99 {} ms",
                 self.figure("active_blocks"),
                 self.figure("total_blocks"),
                 self.figure("cached_blocks"),
                 self.figure("cached_tokens_total") * 100 / total,
                 self.figure("restarts"),
-                late.unwrap_or(0.0),
+                ms("/lateness/p99_ms"),
             )),
         ];
         if let Some(error) = &self.error {
@@ -216,7 +231,8 @@ impl View {
         lines
     }
 
-    fn draw(&self, frame: &mut Frame<'_>) -> usize {
+    /// Draws it; how many workers fit.
+    pub(super) fn draw(&self, frame: &mut Frame<'_>) -> usize {
         let [head, sparks, body, foot] = Layout::vertical([
             Constraint::Length(4),
             Constraint::Length(4),
@@ -235,38 +251,52 @@ impl View {
         frame.render_widget(spark("streams", &self.streams, right.width.saturating_sub(2)), right);
         let visible = usize::from(body.height.saturating_sub(1));
         let rows = self.sorted();
-        let rows = rows.iter().skip(self.top_row).take(visible).map(|row| self.row(row));
+        let rows = rows.iter().skip(self.top_row).take(visible).map(|row| self.row(*row));
         let widths = [8, 12, 9, 8, 8, 8, 16, 9, 9, 6, 20].map(Constraint::Length);
         let names = [
             "worker", "group", "state", "streams", "running", "waiting", "blocks", "cached", "tok/s", "hits", "faults",
         ];
         let header = Row::new(names).style(Style::new().add_modifier(Modifier::REVERSED));
         frame.render_widget(Table::new(rows, widths).header(header), body);
-        let keys = "q quit  arrows scroll  sort: n position, l load, b blocks, t tokens, s state";
+        let kib = self.sample.as_ref().map_or(0, |sample| sample.bytes / 1024);
+        let keys = format!(
+            "q quit  arrows scroll  sort: n position, l load, b blocks, t tokens, s state   {kib} KiB per look"
+        );
         frame.render_widget(Paragraph::new(keys), foot);
         visible
     }
 
-    fn row(&self, row: &WorkerRow) -> Row<'static> {
-        let color = match row.state.as_str() {
-            "ready" if row.faults.is_empty() => Color::Reset,
+    fn row(&self, position: usize) -> Row<'static> {
+        let Some(Sample { columns, .. }) = &self.sample else {
+            return Row::default();
+        };
+        let state = self.health(columns, position);
+        let faults = columns.faults.get(&position).map(Vec::as_slice).unwrap_or_default();
+        let color = match state {
+            "ready" if faults.is_empty() => Color::Reset,
             "ready" => Color::Yellow,
             "dead" => Color::Red,
+            "hung" => Color::Magenta,
             _ => Color::Cyan,
         };
-        let faults: Vec<String> = row.faults.iter().map(ToString::to_string).collect();
-        let hits = row.cached_tokens_total * 100 / row.prompt_tokens_total.max(1);
+        let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
+        let name = self.names.workers.get(position).cloned().unwrap_or_default();
+        let prompts = at(&columns.prompt_tokens_total, position).max(1);
         let cells = [
-            row.path.clone(),
-            row.group.clone(),
-            row.state.clone(),
-            row.open_streams.to_string(),
-            row.running.to_string(),
-            row.waiting.to_string(),
-            format!("{}/{}", row.active_blocks, row.total_blocks),
-            row.cached_blocks.to_string(),
-            format!("{:.0}", self.worker_rate(row)),
-            format!("{hits}%"),
+            name.path,
+            name.group,
+            state.to_owned(),
+            at(&columns.open_streams, position).to_string(),
+            at(&columns.running, position).to_string(),
+            at(&columns.waiting, position).to_string(),
+            format!(
+                "{}/{}",
+                at(&columns.active_blocks, position),
+                at(&columns.total_blocks, position)
+            ),
+            at(&columns.cached_blocks, position).to_string(),
+            format!("{:.0}", self.worker_rate(position)),
+            format!("{}%", at(&columns.cached_tokens_total, position) * 100 / prompts),
             faults.join(" "),
         ];
         Row::new(cells.map(Cell::from)).style(Style::new().fg(color))
@@ -280,87 +310,12 @@ fn push(history: &mut Vec<u64>, value: u64) {
     history.push(value);
 }
 
-/// Looks at the fleet again and again until nobody wants to know any more.
-fn sample(client: &Client, every: Duration, samples: &Sender<Result<Sample, String>>, stop: &Receiver<()>) {
-    let ticks = crossbeam_channel::tick(every);
-    loop {
-        let looked = look(client).map_err(|error| error.to_string());
-        if samples.send(looked).is_err() {
-            return;
-        }
-        crossbeam_channel::select! {
-            recv(ticks) -> _ => {}
-            recv(stop) -> _ => return,
-        }
-    }
-}
-
-pub(super) fn run(client: Client, every_ms: u64, once: bool, json: bool) -> Result<(), CtlError> {
-    if once || json || !std::io::stdout().is_terminal() {
-        let sample = look(&client)?;
-        if json {
-            let mut value = sample.fleet;
-            value["workers"] = serde_json::to_value(&sample.rows).unwrap_or_default();
-            return say(&pretty(&value));
-        }
-        let mut view = View::new(client.url());
-        view.take(Ok(sample));
-        return say(&as_text(&view));
-    }
-    let (samples, looked) = bounded(1);
-    let (stopper, stop) = bounded(0);
-    let mut view = View::new(client.url());
-    let every = Duration::from_millis(every_ms);
-    let watcher = std::thread::Builder::new()
-        .name("gf-top".into())
-        .spawn(move || sample(&client, every, &samples, &stop))?;
-    let mut terminal = ratatui::try_init()?;
-    let outcome = follow(&mut view, &looked, |view| {
-        let mut page = 0;
-        terminal.draw(|frame| page = view.draw(frame))?;
-        Ok(page)
-    });
-    ratatui::restore();
-    drop((stopper, looked));
-    // It may be in the middle of a look; the process does not wait for it.
-    drop(watcher);
-    outcome
-}
-
-/// Draws until a key ends it: on news, and after keys.
-fn follow(
-    view: &mut View,
-    looked: &Receiver<Result<Sample, String>>,
-    mut draw: impl FnMut(&View) -> std::io::Result<usize>,
-) -> Result<(), CtlError> {
-    let mut page = draw(view)?;
-    loop {
-        let mut news = false;
-        while let Ok(sample) = looked.try_recv() {
-            view.take(sample);
-            news = true;
-        }
-        if event::poll(KEY_WAIT)? {
-            if let Event::Key(key) = event::read()?
-                && key.kind == KeyEventKind::Press
-            {
-                let control = key.modifiers.contains(KeyModifiers::CONTROL);
-                if !view.key(key.code, control, page) {
-                    return Ok(());
-                }
-            }
-            news = true;
-        }
-        if news {
-            page = draw(view)?;
-        }
-    }
-}
-
 /// The whole view as text.
-fn as_text(view: &View) -> String {
-    let rows = view.sample.as_ref().map_or(0, |sample| sample.rows.len());
-    let height = u16::try_from(rows).unwrap_or(u16::MAX - 16).min(u16::MAX - 16) + 11;
+pub(super) fn as_text(view: &View) -> String {
+    let height = u16::try_from(view.workers())
+        .unwrap_or(u16::MAX - 16)
+        .min(u16::MAX - 16)
+        + 11;
     let backend = ratatui::backend::TestBackend::new(132, height);
     let mut terminal = ratatui::Terminal::new(backend).unwrap_or_else(|error| match error {});
     terminal
@@ -381,29 +336,43 @@ fn as_text(view: &View) -> String {
 mod tests {
     use serde_json::json;
 
+    use super::super::feed::Name;
     use super::*;
 
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    fn sample(workers: u32, at_ms: f64) -> Sample {
-        let row = |id: u32| WorkerRow {
+    fn names(workers: u32) -> News {
+        let name = |id: u32| Name {
             path: format!("w{id}"),
-            state: if id == 3 { "dead" } else { "ready" }.to_owned(),
-            running: id % 7,
-            tokens_total: u64::from(id) * 100 + at_ms as u64,
-            ..WorkerRow::default()
+            group: "all".to_owned(),
         };
-        Sample {
+        News::Names(Names {
+            workers: (0..workers).map(name).collect(),
+            health: vec!["ready".to_owned(), "dead".to_owned()],
+        })
+    }
+
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    fn sample(workers: u32, at_ms: f64) -> News {
+        let columns = Columns {
+            health: (0..workers).map(|id| u8::from(id == 3)).collect(),
+            running: (0..workers).map(|id| id % 7).collect(),
+            tokens_total: (0..workers).map(|id| u64::from(id) * 100 + at_ms as u64).collect(),
+            ..Columns::default()
+        };
+        let fleet = json!({"tokens_total": at_ms as u64 * 10, "workers_by_health": {"ready": workers - 1, "dead": 1}});
+        News::Sample(Box::new(Sample {
             at_ms,
-            fleet: json!({"tokens_total": at_ms as u64 * 10, "workers_by_state": {"ready": workers - 1, "dead": 1}}),
-            rows: (0..workers).map(row).collect(),
-        }
+            fleet,
+            columns,
+            bytes: 2048,
+        }))
     }
 
     #[test]
     fn a_view_of_a_thousand_workers_shows_rates_and_the_rows_that_fit() {
         let mut view = View::new("http://fleet");
-        view.take(Ok(sample(1000, 1000.0)));
-        view.take(Ok(sample(1000, 2000.0)));
+        view.take(names(1000));
+        view.take(sample(1000, 1000.0));
+        view.take(sample(1000, 2000.0));
         assert_eq!(view.rate("tokens_total"), 10_000);
         let backend = ratatui::backend::TestBackend::new(120, 30);
         let mut terminal = ratatui::Terminal::new(backend).unwrap();
@@ -417,16 +386,22 @@ mod tests {
         terminal.draw(|frame| page = view.draw(frame)).unwrap();
         assert!(terminal.backend().to_string().contains("w999"));
         assert!(view.key(KeyCode::Char('s'), false, page) && view.key(KeyCode::Home, false, page));
-        assert_eq!(view.sorted()[0].path, "w3", "what is not well comes first");
+        assert_eq!(view.sorted()[0], 3, "what is not well comes first");
         assert!(!view.key(KeyCode::Char('q'), false, page));
     }
 
     #[test]
-    fn a_fleet_that_is_gone_is_told_and_the_last_figures_stay() {
+    fn a_fleet_that_is_gone_or_silent_is_told_and_the_last_figures_stay() {
         let mut view = View::new("http://fleet");
-        view.take(Ok(sample(4, 1000.0)));
-        view.take(Err("cannot reach the fleet".to_owned()));
+        view.take(names(4));
+        view.take(sample(4, 1000.0));
+        assert!(view.silent_for(Duration::from_secs(6)) && !view.silent_for(Duration::from_secs(6)));
+        assert!(as_text(&view).contains("silent for 6 s"));
+        view.take(News::Gone("cannot reach the fleet".to_owned()));
+        assert!(!view.silent_for(Duration::from_secs(7)), "there is a better reason");
         let text = as_text(&view);
         assert!(text.contains("cannot reach the fleet") && text.contains("w3"), "{text}");
+        view.take(sample(4, 2000.0));
+        assert!(!as_text(&view).contains("cannot reach"));
     }
 }

@@ -1,0 +1,285 @@
+//! A graph as readers find it, its checks, and the digest that identifies it.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+use serde::{Deserialize, Serialize};
+
+use crate::engine::Semantics;
+use crate::types::Tokens;
+
+/// What a dependency waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Trigger {
+    /// The other request is sent out.
+    Dispatch,
+    /// The other request ends.
+    Completion,
+}
+
+/// Why a request waits for another.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Relation {
+    /// It is the next turn of the same session.
+    #[default]
+    Sequence,
+    /// It begins a session that the other one started.
+    Spawn,
+    /// It uses what another session came to.
+    Join,
+    /// The trace says so.
+    ReplayBarrier,
+}
+
+impl Relation {
+    /// Only a session that is spawned can wait for another request to be sent out.
+    pub(crate) fn can_wait_for(self, trigger: Trigger) -> bool {
+        self == Self::Spawn || trigger == Trigger::Completion
+    }
+}
+
+/// One thing that a request waits for.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Dependency {
+    /// Name of the other request.
+    pub request_id: String,
+    /// What about it.
+    pub trigger: Trigger,
+    /// Wait after that, ms.
+    pub delay_ms: f64,
+    /// Why.
+    pub relation: Relation,
+}
+
+impl Dependency {
+    /// What dependencies are sorted by.
+    fn key(&self) -> (&str, Trigger, Relation) {
+        (&self.request_id, self.trigger, self.relation)
+    }
+}
+
+/// One request of a graph.
+#[derive(Debug, Clone, Default)]
+pub struct AgenticRequest {
+    /// Unique name.
+    pub request_id: String,
+    /// Session, for records.
+    pub session_id: String,
+    /// Play that it belongs to.
+    pub play_id: String,
+    /// Position of that play among all, where the trace gives one.
+    pub source_play_ordinal: Option<u64>,
+    /// Model that was asked.
+    pub model: String,
+    /// Not due before this time, ms.
+    pub not_before_ms: f64,
+    /// How long the recorded request took, ms.
+    pub recorded_api_time_ms: Option<f64>,
+    /// Hash ids of the prompt.
+    pub hash_ids: Vec<u64>,
+    /// Prompt tokens.
+    pub input_tokens: u32,
+    /// Tokens to generate.
+    pub output_tokens: u32,
+    /// Exact ids to generate.
+    pub planned: Option<Tokens>,
+    /// Router queue.
+    pub priority: i32,
+    /// Router queue.
+    pub strict_priority: u32,
+    /// Router queue: class or family.
+    pub policy_class: Option<Arc<str>>,
+    /// What it waits for.
+    pub dependencies: Vec<Dependency>,
+}
+
+/// Where a graph comes from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GraphOrigin {
+    /// Format of the trace.
+    pub format: String,
+    /// What identifies the content.
+    pub digest: String,
+    /// Models that were asked, each once, in alphabetical order.
+    pub models: Vec<String>,
+}
+
+/// A graph and how many tokens each hash id stands for.
+#[derive(Debug, Clone)]
+pub struct Graph {
+    /// Requests; with the rules of 1.4.2 the first of several goes first at one instant.
+    pub requests: Vec<AgenticRequest>,
+    /// Tokens per hash id.
+    pub block_tokens: u32,
+    /// Where it comes from.
+    pub origin: GraphOrigin,
+    /// Release whose rules it is made for.
+    pub rules: Semantics,
+}
+
+/// Why requests do not make a graph that can be played.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum GraphError {
+    /// A name twice.
+    #[error("request_id {0} stands for two requests; names must be unique")]
+    Duplicate(String),
+    /// A dependency on nobody.
+    #[error("request {0} waits for {1}, which is not in the trace")]
+    Unknown(String, String),
+    /// A dependency on itself.
+    #[error("request {0} waits for itself")]
+    Itself(String),
+    /// A dependency on another play.
+    #[error("request {0} waits for {1}, which is in another play")]
+    OtherPlay(String, String),
+    /// A ring of dependencies.
+    #[error("request {0} waits for itself through others (a cycle)")]
+    Cycle(String),
+    /// Some plays have a position and some have none, or positions do not count up.
+    #[error("source_play_ordinal of play {0} is {1}; the plays of a trace are numbered 0, 1, 2, ... or not at all")]
+    Ordinal(String, String),
+    /// Nothing to play on.
+    #[error("agentic_lanes is 0, expected at least 1")]
+    NoLanes,
+}
+
+impl Graph {
+    /// Requests and the dependencies of each in the order of their names, as Dynamo 1.6.1 keeps them.
+    pub(super) fn sort(&mut self) {
+        self.requests.sort_by(|a, b| a.request_id.cmp(&b.request_id));
+        for request in &mut self.requests {
+            let order =
+                |a: &Dependency, b: &Dependency| a.key().cmp(&b.key()).then_with(|| a.delay_ms.total_cmp(&b.delay_ms));
+            request.dependencies.sort_by(order);
+        }
+    }
+
+    /// Shifts times so that the earliest is 0 and divides times and delays by `speedup`.
+    pub(super) fn rescale(&mut self, speedup: f64) {
+        let counts = |request: &&AgenticRequest| match self.rules {
+            Semantics::V1_6_1 => true,
+            Semantics::V1_4_2 => request.dependencies.is_empty(),
+        };
+        let times = self.requests.iter().filter(counts).map(|request| request.not_before_ms);
+        let earliest = times.min_by(f64::total_cmp).unwrap_or(0.0);
+        for request in &mut self.requests {
+            request.not_before_ms = (request.not_before_ms - earliest) / speedup;
+            for dependency in &mut request.dependencies {
+                dependency.delay_ms /= speedup;
+            }
+        }
+    }
+
+    /// Place of each request by its name.
+    pub(super) fn names(&self) -> Result<Names<'_>, GraphError> {
+        let mut names = Names::default();
+        for (at, request) in (0..).zip(&self.requests) {
+            if names.insert(&request.request_id, at).is_some() {
+                return Err(GraphError::Duplicate(request.request_id.clone()));
+            }
+        }
+        Ok(names)
+    }
+
+    /// Place of what `dependency` of request `at` waits for.
+    pub(super) fn resolve(&self, names: &Names<'_>, at: usize, dependency: &Dependency) -> Result<u32, GraphError> {
+        let request = &self.requests[at];
+        let pair = || (request.request_id.clone(), dependency.request_id.clone());
+        let Some(&other) = names.get(dependency.request_id.as_str()) else {
+            let (name, missing) = pair();
+            return Err(GraphError::Unknown(name, missing));
+        };
+        if other as usize == at {
+            return Err(GraphError::Itself(request.request_id.clone()));
+        }
+        if self.requests[other as usize].play_id != request.play_id {
+            let (name, other) = pair();
+            return Err(GraphError::OtherPlay(name, other));
+        }
+        Ok(other)
+    }
+
+    /// BLAKE3 of the graph's canonical JSON: what Dynamo 1.6.1 calls `graph_digest`.
+    pub(super) fn digest(&self) -> String {
+        let mut hasher = Hashing(Box::default());
+        let nodes: Vec<Node<'_>> = self.requests.iter().map(Node::of).collect();
+        let canonical = Canonical {
+            block_size: self.block_tokens,
+            nodes,
+        };
+        serde_json::to_writer(&mut hasher, &canonical).expect("a hasher takes every byte and every map key is a text");
+        hasher.0.finalize().to_hex().to_string()
+    }
+}
+
+/// Place of each request by its name.
+pub(super) type Names<'a> = HashMap<&'a str, u32, FxBuildHasher>;
+
+#[derive(Serialize)]
+struct Canonical<'a> {
+    block_size: u32,
+    nodes: Vec<Node<'a>>,
+}
+
+#[derive(Serialize)]
+struct Node<'a> {
+    request_id: &'a str,
+    play_id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source_play_ordinal: Option<u64>,
+    session_id: &'a str,
+    model: &'a str,
+    input_length: u32,
+    max_output_tokens: u32,
+    output_token_ids: Option<&'a [u32]>,
+    /// The request's name, where its answer is given.
+    replay_key: Option<&'a str>,
+    hash_ids: &'a [u64],
+    not_before_ms: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    recorded_api_time_ms: Option<f64>,
+    priority: i32,
+    strict_priority: u32,
+    policy_class: Option<&'a str>,
+    dependencies: &'a [Dependency],
+}
+
+impl<'a> Node<'a> {
+    fn of(request: &'a AgenticRequest) -> Self {
+        Self {
+            request_id: &request.request_id,
+            play_id: &request.play_id,
+            source_play_ordinal: request.source_play_ordinal,
+            session_id: &request.session_id,
+            model: &request.model,
+            input_length: request.input_tokens,
+            max_output_tokens: request.output_tokens,
+            output_token_ids: request.planned.as_deref(),
+            replay_key: request.planned.as_ref().map(|_| request.request_id.trim()),
+            hash_ids: &request.hash_ids,
+            not_before_ms: request.not_before_ms,
+            recorded_api_time_ms: request.recorded_api_time_ms,
+            priority: request.priority,
+            strict_priority: request.strict_priority,
+            policy_class: request.policy_class.as_deref(),
+            dependencies: &request.dependencies,
+        }
+    }
+}
+
+struct Hashing(Box<blake3::Hasher>);
+
+impl Write for Hashing {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
