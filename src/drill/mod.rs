@@ -51,5 +51,5 @@ pub use check::{Check, Judgement, Status};
 pub use error::DrillError;
 pub use record::Record;
 pub use report::{Report, Verdict};
-pub use run::{Front, MakeRouter, Options, run};
+pub use run::{Front, MakeRouter, Options, Progress, run};
 pub use scenario::{Scenario, ScenarioError};
