@@ -10,20 +10,21 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::check::judge;
+use super::check::{Check, Quantity, judge};
 use super::error::DrillError;
 use super::load::{self, Pace, Shared, Targets};
 use super::plan::Plan;
 use super::record::{Drift, Record, Request};
 use super::report::Report;
 use super::router::{Expected, Router, wait_ready};
-use super::scenario::frontend::{Frontend, Index, READY_WITHIN};
+use super::scenario::frontend::{Frontend, READY_WITHIN};
 use super::scenario::load::Target;
 use super::scenario::{Scenario, step};
 use super::scratch::Scratch;
+use super::served::Served;
 use super::stage::{self, Wanted};
 use super::timeline::Timeline;
-use super::truth::{Served, Truth};
+use super::truth::Truth;
 use super::watcher::Watcher;
 use crate::actors::control::Control;
 use crate::cluster::Cluster;
@@ -58,7 +59,7 @@ pub struct Options<'a> {
     pub environment: BTreeMap<String, String>,
     /// End early, without a verdict, when the process is told to end by a signal.
     pub heed_signals: bool,
-    /// Compares the router's index with the truth while the drill runs.
+    /// Compares the router's index with the truth while the drill runs; [`Served`] without, where a check asks for it.
     pub truth: Option<Box<dyn Truth>>,
     /// Told of each phase.
     pub progress: Option<Progress<'a>>,
@@ -88,6 +89,11 @@ pub fn run(scenario: &Scenario, options: Options<'_>) -> Result<Report, DrillErr
         truth,
         progress,
     } = options;
+    let asks_for_drift = |check: &Check| check.condition.quantity == Quantity::IndexDrift;
+    let truth = match truth {
+        None if scenario.checks.iter().any(asks_for_drift) => Some(Box::new(Served::default()) as Box<dyn Truth>),
+        given => given,
+    };
     let tell = |phase: &str| {
         if let Some(progress) = &progress {
             progress(phase);
@@ -124,10 +130,6 @@ pub fn run(scenario: &Scenario, options: Options<'_>) -> Result<Report, DrillErr
             Frontend::from_url(&url).map_err(DrillError::Frontend)?
         }
     };
-    let truth = truth.or_else(|| match scenario.index {
-        Some(Index::Served) if !direct => Some(Box::new(Served::new(config.model_name.clone()))),
-        Some(Index::Served) | None => None,
-    });
     let stage = Stage {
         scenario,
         config: &config,

@@ -4,7 +4,6 @@ use super::judge::say;
 use super::{Condition, Held, Latency, Point, Quantity, Stat, Unit, Whom};
 use crate::drill::record::{Record, Request, Sample};
 use crate::faults::draw::Dice;
-use crate::truth::series::{self, Detected, Recovered};
 
 /// A number, or why there is none.
 pub(super) type Measured = Result<f64, String>;
@@ -35,16 +34,11 @@ pub(super) struct View<'a> {
 /// Requests that are enough to compare with.
 const BASELINE_REQUESTS: usize = 10;
 
-/// Requests that come after the last one to a victim before that counts as the last.
-const PROOF: usize = 5;
+/// Stretches that recovery is told by.
+const RECOVERY_STRETCH: f64 = 1.0;
 
-/// When clients are served well again.
-const WELL: series::Well = series::Well {
-    window_s: 1.0,
-    max_error_rate: 0.0,
-    max_ttft_factor: Some(2.0),
-    quantile: 0.99,
-};
+/// A victim that gets no request for so long has been noticed.
+const QUIET: f64 = 1.0;
 
 impl<'a> View<'a> {
     /// When a point is; `Err` names a mark that never came.
@@ -252,68 +246,50 @@ impl<'a> View<'a> {
         Ok(counts.iter().copied().fold(0.0, f64::max) * exact(counts.len()) / all)
     }
 
-    /// The disturbance that the check is about, as [`series`] knows it.
-    fn mark(&self) -> Result<series::Mark, String> {
-        let (at, victims) = self.disturbance()?;
-        Ok(series::Mark {
-            at_s: at,
-            workers: victims.iter().copied().collect(),
-        })
-    }
-
     fn time_to_detect(&self, until: f64) -> Measured {
-        let mark = self.mark()?;
-        if mark.workers.is_empty() {
+        let (at, victims) = self.disturbance()?;
+        if victims.is_empty() {
             return Err("the disturbance has struck no worker".to_owned());
         }
-        let record = self.record;
-        let came = record.arrivals.iter().filter(|arrival| arrival.at < until);
-        let came: Vec<series::Request> = came
-            .map(|arrival| {
-                // Who has come back is no victim any more.
-                let back = |worker| {
-                    record
-                        .returned(worker, mark.at_s)
-                        .is_some_and(|back| back <= arrival.at)
-                };
-                series::Request {
-                    sent_s: arrival.at,
-                    arrived_s: Some(arrival.at),
-                    ended_s: None,
-                    worker: arrival.worker.filter(|worker| !back(*worker)),
-                    ok: arrival.alive,
-                    ttft_s: None,
-                }
-            })
-            .collect();
-        match series::time_to_detect(&mark, &came, PROOF) {
-            Detected::After { seconds, .. } => Ok(seconds),
-            Detected::Never { requests } => Err(format!("never: {requests} requests came to its victims, to the last")),
-            Detected::Unknown => Err("too few requests came after it to tell".to_owned()),
+        let late = self.record.arrivals.iter().filter(|arrival| {
+            arrival.at >= at
+                && arrival.at < until
+                && arrival.worker.is_some_and(|worker| {
+                    victims.contains(&worker) && self.record.returned(worker, at).is_none_or(|back| arrival.at < back)
+                })
+        });
+        let last = late.map(|arrival| arrival.at).reduce(f64::max).unwrap_or(at);
+        if last > until - QUIET {
+            return Err("never: requests came to its victims to the last".to_owned());
         }
+        Ok(last - at)
     }
 
     fn time_to_recover(&self, until: f64) -> Measured {
-        let everything = Window {
-            from: self.record.warmup,
-            until,
-        };
-        let requests: Vec<series::Request> = self
-            .sent(everything)
-            .map(|request| series::Request {
-                sent_s: request.sent,
-                arrived_s: None,
-                ended_s: Some(request.ended),
-                worker: None,
-                ok: request.failure.is_none(),
-                ttft_s: request.ttft(),
+        let (at, _) = self.disturbance()?;
+        let window = Window { from: at, until };
+        let healthy = |quantity: Quantity, most: f64| {
+            let condition = Condition {
+                quantity,
+                relation: super::Relation::AtMost,
+                ..self.condition.clone()
+            };
+            let view = View {
+                condition: &condition,
+                ..*self
+            };
+            let most = if most == 0.0 {
+                Ok(0.0)
+            } else {
+                view.baseline().map(|base| base * most)
+            }?;
+            view.holds_from(window, RECOVERY_STRETCH, condition.quantity.unit(), |value| {
+                value <= most
             })
-            .collect();
-        match series::time_to_recover(&self.mark()?, &requests, &WELL, until) {
-            Recovered::After { seconds } => Ok(seconds),
-            Recovered::Never => Err("never: clients were not served well to the last".to_owned()),
-            Recovered::Unknown => Err("too few requests came before or after it to tell".to_owned()),
-        }
+        };
+        let errors = healthy(Quantity::Failed(None), 0.0)?;
+        let fast = healthy(Quantity::Latency(Stat::Quantile(0.99), Latency::Ttft), 2.0)?;
+        Ok(errors.max(fast) - at)
     }
 
     /// From when on every stretch of the window holds; stretches without a measure do not.

@@ -39,15 +39,6 @@ pub(super) struct Written {
     #[serde(default)]
     env: BTreeMap<String, String>,
     ready_within: Option<Span>,
-    pub(super) index: Option<Index>,
-}
-
-/// How the router's index of KV blocks can be asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Index {
-    /// It is served to other routers (`--serve-indexer`) and found in discovery.
-    Served,
 }
 
 #[derive(Debug, Deserialize)]

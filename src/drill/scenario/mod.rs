@@ -36,7 +36,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use self::frontend::{Frontend, Index};
+use self::frontend::Frontend;
 use self::load::Load;
 use self::span::Span;
 use self::step::{Action, Step};
@@ -74,8 +74,6 @@ pub struct Scenario {
     pub fleet: Fleet,
     /// The router.
     pub frontend: Frontend,
-    /// How its index can be asked; `None`: it cannot.
-    pub index: Option<Index>,
     /// Loads.
     pub loads: Vec<Load>,
     /// Timeline, in order.
@@ -169,7 +167,6 @@ impl Scenario {
             Some(toml::Value::String(file)) => Some(path.parent().unwrap_or(Path::new(".")).join(file)),
             Some(_) => return Err("fleet.config must be the name of a file".to_owned()),
         };
-        let index = written.frontend.as_ref().and_then(|frontend| frontend.index);
         let frontend = written.frontend.map(frontend::Written::read).transpose();
         let frontend = frontend
             .map_err(|why| format!("[frontend]: {why}"))?
@@ -204,7 +201,6 @@ impl Scenario {
                 text: text.to_owned(),
             },
             frontend,
-            index,
             loads,
             steps,
             checks,

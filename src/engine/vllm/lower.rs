@@ -248,7 +248,9 @@ impl Vllm {
         let all = slot.sequence.prompt_len() / self.rules.block_size;
         let computed = match slot.phase {
             Phase::Decoding => all,
-            _ => slot.sequence.computed / self.rules.block_size,
+            Phase::Prefilling | Phase::Waiting | Phase::Held | Phase::Pending | Phase::Reserved => {
+                slot.sequence.computed / self.rules.block_size
+            }
         };
         let (from, end) = (slot.lower.stored, computed.min(all));
         if end <= from {
