@@ -361,7 +361,7 @@ fn a_directory_needs_both_sides_and_whole_files() {
         assert!(error.contains(message), "{error}");
     };
     std::fs::remove_file(&decode).unwrap();
-    refused("has prefill data but neither selected_decode_interpolation/raw_data.npz or decode_raw_data.json");
+    refused("has prefill data but lacks selected_decode_interpolation/raw_data.npz or decode_raw_data.json");
     std::fs::write(&decode, "{\"x_kv_usage\": [0.5").unwrap();
     refused("decode_raw_data.json: EOF while parsing");
     let broken = |key: &str, value: Value| {

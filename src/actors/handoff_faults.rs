@@ -80,10 +80,10 @@ impl Trouble {
 
     /// How long KV travels that would travel for `travel`, and whether it arrives then.
     pub(super) fn travel(&self, travel: Duration) -> (Duration, bool) {
-        let slower = if self.slower == 1.0 {
-            travel
-        } else {
+        let slower = if self.slower > 1.0 {
             Duration::try_from_secs_f64(travel.as_secs_f64() * self.slower).unwrap_or(Duration::MAX)
+        } else {
+            travel
         };
         if self.loses_link {
             (slower / 2, false)

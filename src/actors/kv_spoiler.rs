@@ -242,7 +242,7 @@ mod tests {
             let mut spoiler = Spoiler::default();
             let sent = messages
                 .iter()
-                .flat_map(|m| spoiler.pass(m.clone(), &[fault.clone()], Dice::new(1, 1)));
+                .flat_map(|m| spoiler.pass(m.clone(), std::slice::from_ref(&fault), Dice::new(1, 1)));
             sent.map(|sent| match sent {
                 Sent::Now(payload) => read(&payload)["event"]["data"].clone(),
                 other @ (Sent::Later(..) | Sent::Stale(_) | Sent::Lost) => panic!("{other:?}"),

@@ -1,9 +1,10 @@
 //! One log line per change of a rank's KV cache (`DYN_MOCKER_KV_CACHE_TRACE`), whether or not anybody hears its events.
 //!
-//! Message and fields are those of the peer. Source: Dynamo 1.6.1 and 1.4.2, vLLM and TensorRT-LLM style engines.
+//! Message and fields are those of the peer: of blocks for the vLLM and TensorRT-LLM style engines, of tokens for SGLang's.
+//! Source: Dynamo 1.6.1 and 1.4.2.
 
 use super::clock::Clock;
-use crate::engine::{CacheChange, CacheChangeKind, Pass};
+use crate::engine::{CacheChange, CacheChangeKind, PageChange, PageChangeKind, Pass};
 use crate::types::DpRank;
 
 /// Writes the lines of one rank.
@@ -19,6 +20,38 @@ impl KvTrace {
         for change in &pass.cache_changes {
             self.log(*change, pass.load.total_blocks, Clock::unix_ms());
         }
+        for change in &pass.page_changes {
+            self.log_pages(*change, pass.load.total_blocks, Clock::unix_ms());
+        }
+    }
+
+    fn log_pages(self, change: PageChange, total_pages: u32, timestamp_ms: u64) {
+        let event = match change.kind {
+            PageChangeKind::Allocation => "allocation",
+            PageChangeKind::Free => "free",
+            PageChangeKind::Eviction => "eviction",
+            PageChangeKind::ReserveDestination => "reserve_destination",
+            PageChangeKind::ActivateDestination => "activate_destination",
+            PageChangeKind::ReleaseUnpublished => "release_unpublished",
+        };
+        let total_tokens = u64::from(total_pages) * u64::from(self.block_size);
+        let taken = total_tokens.saturating_sub(change.available_tokens);
+        #[allow(clippy::cast_precision_loss)] // counts of tokens
+        let utilization = taken as f64 / total_tokens.max(1) as f64;
+        tracing::info!(
+            engine_type = "sglang",
+            event,
+            timestamp_ms,
+            dp_rank = self.rank.0,
+            num_tokens = change.tokens,
+            page_size = self.block_size,
+            available_tokens = change.available_tokens,
+            evictable_tokens = change.evictable_tokens,
+            protected_tokens = change.protected_tokens,
+            total_tokens,
+            utilization,
+            "KV cache trace"
+        );
     }
 
     fn log(self, change: CacheChange, total_blocks: u32, timestamp_ms: u64) {
@@ -87,6 +120,13 @@ mod tests {
                 change(CacheChangeKind::Allocation, 3, 0),
                 change(CacheChangeKind::Eviction, 2, 4),
             ],
+            page_changes: vec![PageChange {
+                kind: PageChangeKind::ReserveDestination,
+                tokens: 32,
+                available_tokens: 32,
+                evictable_tokens: 16,
+                protected_tokens: 48,
+            }],
             load: Load {
                 total_blocks: 8,
                 ..Load::default()
@@ -118,6 +158,12 @@ mod tests {
             (&"eviction".into(), &2.into())
         );
         assert_eq!(second["utilization"], 0.75);
+        let third = serde_json::json!({
+            "message": "KV cache trace", "engine_type": "sglang", "event": "reserve_destination", "dp_rank": 1,
+            "num_tokens": 32, "page_size": 16, "available_tokens": 32, "evictable_tokens": 16, "protected_tokens": 48,
+            "total_tokens": 128, "utilization": 0.75,
+        });
+        assert_eq!(next(), third);
         assert!(seen.next().is_none());
     }
 }

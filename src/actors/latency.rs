@@ -16,7 +16,7 @@ const STEP_BITS: u32 = STEPS.trailing_zeros();
 
 /// Longest span that is told apart: 2^36 us, about 19 hours.
 const MAX_BITS: u32 = 36;
-const BUCKETS: usize = ((MAX_BITS - STEP_BITS + 1) as usize) * STEPS as usize;
+const BUCKETS: usize = ((MAX_BITS - STEP_BITS + 1) as usize) << STEP_BITS;
 
 /// Times of the requests of a fleet, seen from its workers.
 #[derive(Debug, Default)]

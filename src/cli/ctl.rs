@@ -52,6 +52,12 @@ pub enum CtlCommand {
         #[arg(long)]
         blocks: bool,
     },
+    /// What is in the discovery store, whoever put it there: what routers see.
+    Records {
+        /// Beginning of the keys.
+        #[arg(value_name = "PREFIX", default_value = "v1/instances/")]
+        prefix: String,
+    },
     /// Kill workers or one actor: no goodbye, sockets are reset, leases run out.
     Kill {
         /// Whom.

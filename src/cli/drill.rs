@@ -28,7 +28,7 @@ pub struct DrillArgs {
     /// Write verdict, evidence and figures as JSON; a list when there are several scenarios.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Write the verdict as JUnit XML.
+    /// Write the verdict as `JUnit` XML.
     #[arg(long, value_name = "FILE")]
     pub junit: Option<PathBuf>,
     /// Write one page with timeline, plots and evidence.

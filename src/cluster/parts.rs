@@ -1,5 +1,6 @@
 //! The pieces of a cluster, put together in the order in which they can fail.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -40,17 +41,22 @@ const BLOCKING_THREADS: usize = 4;
 /// Most threads for workers.
 const MAX_ARBITERS: usize = 4;
 
+/// Where sockets are served.
+fn pool() -> io::Result<Runtime> {
+    Builder::new_multi_thread()
+        .worker_threads(POOL_THREADS)
+        .max_blocking_threads(BLOCKING_THREADS)
+        .thread_name("gf-pool")
+        .enable_all()
+        .build()
+}
+
 pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
     let budget = Budget::raise(config)?;
     let model = Model::resolve(&config.model_path, &config.hub)?;
     let groups = config.groups.iter().map(|group| plan_group(config, group, &model));
     let groups = groups.collect::<Result<Vec<_>, _>>()?;
-    let pool = Builder::new_multi_thread()
-        .worker_threads(POOL_THREADS)
-        .max_blocking_threads(BLOCKING_THREADS)
-        .thread_name("gf-pool")
-        .enable_all()
-        .build()?;
+    let pool = pool()?;
     let discovery = pool.block_on(Discovery::connect(&config.discovery))?;
     let limits = Limits {
         max_frame_bytes: config.max_message_bytes,
@@ -193,7 +199,7 @@ fn run_system<T: Send + 'static>(
             }
         }
     })?;
-    let gone = || StartError::Threads(std::io::Error::other("the actor system did not start"));
+    let gone = || StartError::Threads(io::Error::other("the actor system did not start"));
     let (system, actors) = receiver.recv_timeout(Duration::from_secs(30)).map_err(|_| gone())?;
     Ok((system, actors, thread))
 }

@@ -66,6 +66,10 @@ pub fn run(args: &CtlArgs) -> Result<(), CtlError> {
     };
     match &args.command {
         CtlCommand::Fleet => show(&client.get("/v1/fleet", &[])?, print::outline),
+        CtlCommand::Records { prefix } => {
+            let query = [("prefix", prefix.clone())];
+            show(&client.get("/v1/records", &query)?, print::outline)
+        }
         CtlCommand::Cache { actor, blocks } => {
             let what = if *blocks { "cache" } else { "blocks" };
             let answer = client.get(&format!("/v1/{what}/{}", escaped(actor)), &[])?;
@@ -120,13 +124,13 @@ pub fn run(args: &CtlArgs) -> Result<(), CtlError> {
                 show(&client.get("/v1/journal", &query)?, print::journal)
             }
         },
-        CtlCommand::Why { request, worker } => match request {
-            Some(request) => show(&client.get(&format!("/v1/why/{}", escaped(request)), &[])?, print::why),
-            None => {
-                let query: Vec<_> = worker.iter().map(|worker| ("worker", worker.clone())).collect();
-                show(&client.get("/v1/requests", &query)?, print::requests)
-            }
-        },
+        CtlCommand::Why {
+            request: Some(request), ..
+        } => show(&client.get(&format!("/v1/why/{}", escaped(request)), &[])?, print::why),
+        CtlCommand::Why { request: None, worker } => {
+            let query: Vec<_> = worker.iter().map(|worker| ("worker", worker.clone())).collect();
+            show(&client.get("/v1/requests", &query)?, print::requests)
+        }
         CtlCommand::Drift(drift) => truth::drift(&client, drift, args.json),
         CtlCommand::Leaks(leaks) => truth::leaks(&client, leaks, args.json),
         CtlCommand::Top { every_ms, once } => top::run(client, (*every_ms).clamp(100, 60_000), *once, args.json),

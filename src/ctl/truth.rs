@@ -48,10 +48,17 @@ pub(super) fn drift(client: &Client, args: &DriftArgs, as_json: bool) -> Result<
     let begin = Instant::now();
     let within = Duration::try_from_secs_f64(args.within).unwrap_or_default();
     let (found, share) = loop {
-        let found = look(client, args)?;
-        let share = found.share();
-        if share <= args.max || begin.elapsed() >= within {
-            break (found, share);
+        let is_over = begin.elapsed() >= within;
+        match look(client, args) {
+            Ok(found) => {
+                let share = found.share();
+                if share <= args.max || is_over {
+                    break (found, share);
+                }
+            }
+            // A router that has just started may not be ready to be asked.
+            Err(CtlError::Witness(_)) if !is_over => {}
+            Err(error) => return Err(error),
         }
         thread::sleep(PAUSE);
     };

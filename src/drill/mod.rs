@@ -26,6 +26,7 @@
 //! | `client`, [`sse`], `load` | probe load over HTTP |
 //! | `stage`, `router`, `scratch` | the fleet, the router in front of it, their files |
 //! | `timeline`, `watcher` | what is done to the fleet; what it looks like meanwhile |
+//! | [`Served`] | the index of a frontend that serves it |
 //! | [`truth`] | where a comparison of the router's index with the truth comes in |
 //! | `run`, [`command`] | all of it, from beginning to end; the command |
 
@@ -41,6 +42,7 @@ mod router;
 mod run;
 pub mod scenario;
 mod scratch;
+mod served;
 pub mod sse;
 mod stage;
 mod timeline;
@@ -53,3 +55,4 @@ pub use record::Record;
 pub use report::{Report, Verdict};
 pub use run::{Front, MakeRouter, Options, run};
 pub use scenario::{Scenario, ScenarioError};
+pub use served::Served;

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::check::judge;
+use super::check::{Check, Quantity, judge};
 use super::error::DrillError;
 use super::load::{self, Pace, Shared, Targets};
 use super::plan::Plan;
@@ -20,6 +20,7 @@ use super::scenario::frontend::{Frontend, READY_WITHIN};
 use super::scenario::load::Target;
 use super::scenario::{Scenario, step};
 use super::scratch::Scratch;
+use super::served::Served;
 use super::stage::{self, Wanted};
 use super::timeline::Timeline;
 use super::truth::Truth;
@@ -53,7 +54,7 @@ pub struct Options<'a> {
     pub environment: BTreeMap<String, String>,
     /// End early, without a verdict, when the process is told to end by a signal.
     pub heed_signals: bool,
-    /// Compares the router's index with the truth while the drill runs.
+    /// Compares the router's index with the truth while the drill runs; [`Served`] without, where a check asks for it.
     pub truth: Option<Box<dyn Truth>>,
     /// Told of each phase.
     pub progress: Option<Box<dyn Fn(&str) + 'a>>,
@@ -83,6 +84,11 @@ pub fn run(scenario: &Scenario, options: Options<'_>) -> Result<Report, DrillErr
         truth,
         progress,
     } = options;
+    let asks_for_drift = |check: &Check| check.condition.quantity == Quantity::IndexDrift;
+    let truth = match truth {
+        None if scenario.checks.iter().any(asks_for_drift) => Some(Box::new(Served) as Box<dyn Truth>),
+        given => given,
+    };
     let tell = |phase: &str| {
         if let Some(progress) = &progress {
             progress(phase);

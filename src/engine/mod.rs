@@ -151,6 +151,12 @@ pub trait Engine: Handoff + Send {
         self.listing_mut().stored = on;
     }
 
+    /// Turns the record of what happens to pages ([`Pass::page_changes`]) on or off, of an engine that has them. Off costs
+    /// nothing and is the default.
+    fn record_pages(&mut self, on: bool) {
+        let _ = on;
+    }
+
     /// Turns the record that [`Engine::schedule`] reads on or off. Off costs nothing and is the default.
     fn record_schedule(&mut self, on: bool) {
         self.listing_mut().schedule = on.then(Vec::new);
@@ -217,6 +223,8 @@ pub struct Pass {
     pub tier_events: Vec<TierEvent>,
     /// What the prefix cache's changes left of the pool, in order; of decode workers too, whose events are not told.
     pub cache_changes: Vec<CacheChange>,
+    /// What happened to the pages of an SGLang pool since the last pass, in order; empty unless [`Engine::record_pages`].
+    pub page_changes: Vec<PageChange>,
     /// What the blocks of the `Stored` events contain, one per event in order; empty unless [`Engine::record_stored`].
     pub stored: Vec<StoredContent>,
     /// Load after the pass.
@@ -234,6 +242,7 @@ impl Pass {
         self.kv_events.clear();
         self.tier_events.clear();
         self.cache_changes.clear();
+        self.page_changes.clear();
         self.stored.clear();
         *self.forward = Forward::default();
     }
@@ -272,6 +281,38 @@ pub enum CacheChangeKind {
     Allocation,
     /// Blocks left ([`KvEvent::Removed`], [`KvEvent::Cleared`]).
     Eviction,
+}
+
+/// One change of a pool of pages and the pool right after it, in tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PageChange {
+    /// What happened.
+    pub kind: PageChangeKind,
+    /// To so many.
+    pub tokens: u64,
+    /// Free then.
+    pub available_tokens: u64,
+    /// Cached and unused then.
+    pub evictable_tokens: u64,
+    /// Cached and in use then.
+    pub protected_tokens: u64,
+}
+
+/// What happened to pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PageChangeKind {
+    /// A request took them.
+    Allocation,
+    /// A request gave them back.
+    Free,
+    /// They left the cache.
+    Eviction,
+    /// They were set aside for KV from elsewhere.
+    ReserveDestination,
+    /// That KV is there.
+    ActivateDestination,
+    /// They were set aside and given back without KV.
+    ReleaseUnpublished,
 }
 
 /// Content of the blocks of one `Stored` event.

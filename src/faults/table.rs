@@ -26,7 +26,8 @@ pub struct OpenFault {
 }
 
 impl OpenFault {
-    pub(super) fn new(id: FaultId, fault: &Fault, dice: Dice) -> Self {
+    /// `fault` under its number, with dice of its own.
+    pub fn new(id: FaultId, fault: &Fault, dice: Dice) -> Self {
         Self {
             id,
             level: fault.select.level(),
@@ -92,7 +93,7 @@ impl WorkerFaults {
     }
 
     /// Replaces the content; the closest aimed first.
-    pub(crate) fn set(&self, mut open: Vec<Arc<OpenFault>>) {
+    pub fn set(&self, mut open: Vec<Arc<OpenFault>>) {
         open.sort_by(|a, b| a.is_closer_than(b));
         let gates = open.iter().fold(0, |bits, fault| bits | fault.kind.bit());
         let mut slot = self.open.write().unwrap_or_else(PoisonError::into_inner);

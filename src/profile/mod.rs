@@ -52,7 +52,7 @@ pub enum LoadError {
         path: PathBuf,
     },
     /// A directory with one of the two sides.
-    #[error("{} has {found} data but neither {missing}", path.display())]
+    #[error("{} has {found} data but lacks {missing}", path.display())]
     OneSided {
         /// Which directory.
         path: PathBuf,

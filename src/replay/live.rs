@@ -358,18 +358,15 @@ impl LiveRun {
         if let Some((admitted, cached_tokens)) = answer.admitted {
             flight.first_admit.get_or_insert(admitted);
             flight.admissions += 1;
-            match &mut flight.handoff {
-                Some(handoff) => {
-                    handoff.decode_admit = Some(admitted);
-                    handoff.destination_activated = Some(admitted);
-                    handoff.decode_reused = Some(cached_tokens);
-                }
-                None => {
-                    (flight.reused, flight.first_reused) = (cached_tokens, cached_tokens);
-                    // What the cache did not have was computed.
-                    let computed = flight.turn.input_tokens.saturating_sub(cached_tokens);
-                    self.collector.prefilled += u64::from(computed);
-                }
+            if let Some(handoff) = &mut flight.handoff {
+                handoff.decode_admit = Some(admitted);
+                handoff.destination_activated = Some(admitted);
+                handoff.decode_reused = Some(cached_tokens);
+            } else {
+                (flight.reused, flight.first_reused) = (cached_tokens, cached_tokens);
+                // What the cache did not have was computed.
+                let computed = flight.turn.input_tokens.saturating_sub(cached_tokens);
+                self.collector.prefilled += u64::from(computed);
             }
             flight.admitted.push(AdmissionLog {
                 at: admitted,

@@ -8,7 +8,6 @@
 //! | [`credit`] | the same, when an index only answers how much of a prompt each rank has |
 //! | [`choice`] | the same, when there is a router that only routes |
 //! | [`leaks`] | what is still held when nobody uses anything any more |
-//! | [`series`] | how long a router takes to notice a fault, and until all is well again |
 //!
 //! Pure: pictures and records come in, figures go out, so that a live check, a drill and a test ask the same questions.
 //! A fleet does not stand still while it is looked at. Comparisons therefore take two pictures of the truth, one from
@@ -21,7 +20,6 @@ pub mod credit;
 pub mod drift;
 pub mod dump;
 pub mod leaks;
-pub mod series;
 
 pub use cache::{Block, Caches, RankCache, RankId};
 pub use drift::Drift;

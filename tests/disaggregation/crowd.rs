@@ -54,7 +54,7 @@ fn both_legs(pair: &Pair, which: usize, request: u32, tokens: &[u32]) -> [Answer
 
 #[test]
 fn rendezvous_that_die_under_load_leave_no_request_hanging_and_no_thread_spinning() {
-    let ports = vec!["0"; PAIRS].join(",");
+    let ports = ["0"; PAIRS].join(",");
     // Transfers of some milliseconds: handoffs die in every phase.
     let pair = Pair::groups(
         "kv_bytes_per_token = 100000\nkv_transfer_bandwidth = 1.0",

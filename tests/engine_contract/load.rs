@@ -39,6 +39,22 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
+    /// `own` tokens of its own behind `shared` tokens that others start with, too, and an answer that ends by itself.
+    pub(crate) fn open_ended(shared: u32, own: u32) -> Self {
+        Self {
+            family: 0,
+            shared,
+            own,
+            max_tokens: None,
+            min_tokens: 0,
+            stop_ids: false,
+            planned: false,
+            priority: 0,
+            salted: false,
+            runs: false,
+        }
+    }
+
     pub(crate) fn request(&self, number: u64) -> EngineRequest {
         let own = u32::try_from(number).unwrap() * 1000 + 100_000;
         let shared = (0..self.shared).map(|at| self.family * 1000 + at);

@@ -15,7 +15,7 @@ use ghostfleet::engine::{
 };
 use ghostfleet::types::{KvEvent, RequestId, SimTime};
 use index::{Index, LowerIndex};
-use load::{Op, Script, scripts};
+use load::{Op, Script, Shape, scripts};
 use proptest::prelude::*;
 
 /// More passes than any script of ours needs; an engine that runs longer starves somebody.
@@ -582,4 +582,37 @@ proptest! {
         }
         driver.assert_empty();
     }
+}
+
+#[test]
+fn a_request_that_outgrew_a_pool_which_lost_pages_leaves_nothing_untold() {
+    let config = EngineConfig {
+        kind: EngineKind::Sglang,
+        fidelity: Fidelity::Mocker,
+        num_gpu_blocks: 23,
+        block_size: 4,
+        max_num_seqs: None,
+        max_num_batched_tokens: None,
+        enable_chunked_prefill: false,
+        sglang: SglangConfig {
+            schedule_policy: SglangPolicy::Lpm,
+            chunked_prefill_size: None,
+            clip_max_new_tokens: 4,
+            schedule_conservativeness: 0.0,
+            ..SglangConfig::default()
+        },
+        ..EngineConfig::default()
+    };
+    let ops = vec![
+        Op::Withhold(20),
+        Op::Submit(Shape::open_ended(60, 5)),
+        Op::Steps(15),
+        Op::Submit(Shape::open_ended(0, 1)),
+        Op::Submit(Shape::open_ended(0, 1)),
+        Op::Cancel(33),
+    ];
+    let mut driver = Driver::new(&config);
+    driver.run(&Script { ops });
+    driver.drain();
+    driver.assert_empty();
 }

@@ -54,6 +54,7 @@ fn ctl_looks_breaks_and_mends() {
     assert!(done(&admin, &["show", "w0/r0"]).contains("activity: idle"));
     assert!(done(&admin, &["show", "w1"]).contains("budget: 5"));
     assert!(done(&admin, &["fleet"]).contains("open_streams: 0"));
+    assert!(done(&admin, &["records"]).contains("generate"));
     assert!(done(&admin, &["cache", "w0"]).contains("by_depth"));
     assert_eq!(
         done(&admin, &["cache", "w0/r0", "--blocks"]).lines().count(),

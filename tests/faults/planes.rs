@@ -250,9 +250,11 @@ fn exchange(mut stream: TcpStream, patience: Duration, connection: &str) -> (Vec
         "POST /v1/completions HTTP/1.1\r\nHost: w\r\nConnection: {connection}\r\nContent-Length: {}\r\n\r\n",
         body.len()
     );
-    stream.write_all((head + body).as_bytes()).unwrap();
     let mut said = Vec::new();
-    let ended = stream.read_to_end(&mut said);
+    // A connection may be reset before all is written.
+    let ended = stream
+        .write_all((head + body).as_bytes())
+        .and_then(|()| stream.read_to_end(&mut said));
     (said, ended.err().map(|error| error.kind()))
 }
 

@@ -54,6 +54,11 @@ pub(crate) struct Served {
 }
 
 impl Client {
+    /// Where it is.
+    pub(crate) fn url(&self) -> &str {
+        &self.base
+    }
+
     /// A client of the server on this loopback port.
     pub(crate) fn new(port: u16) -> Self {
         let config = Agent::config_builder()

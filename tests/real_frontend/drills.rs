@@ -42,10 +42,15 @@ macro_rules! drills {
 
 drills! {
     cache_clear_unannounced: "cache-clear-unannounced"
+    cancelled_stream: "cancelled-stream"
+    changed_block_size: "changed-block-size"
     connection_storm: "connection-storm"
     crash_hottest: "crash-hottest"
+    duplicate_hash: "duplicate-hash"
     event_gap: "event-gap"
     hang_mid_stream: "hang-mid-stream"
+    hanging_recovery: "hanging-recovery"
+    late_event: "late-event"
     lease_blip: "lease-blip"
     overload: "overload"
     prefill_lost: "prefill-lost"
@@ -54,6 +59,7 @@ drills! {
     rolling_restart: "rolling-restart"
     silent_publisher: "silent-publisher"
     slow_decode: "slow-decode"
+    two_sources: "two-sources"
     zombie_key: "zombie-key"
 }
 

@@ -51,6 +51,14 @@ impl Fleet {
         }
     }
 
+    /// Where its admin API is, if it has one.
+    pub(crate) fn admin(&self) -> String {
+        format!(
+            "http://{}",
+            self.cluster().facts().admin.expect("started with --admin-port")
+        )
+    }
+
     /// Every figure now.
     pub(crate) fn snapshot(&self) -> FleetSnapshot {
         self.cluster().snapshot()

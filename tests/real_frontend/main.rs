@@ -22,6 +22,7 @@ mod codec;
 mod disaggregation;
 mod disaggregation_phases;
 mod discovery;
+mod drift;
 mod drills;
 mod durable;
 mod faults;

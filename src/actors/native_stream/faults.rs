@@ -309,13 +309,13 @@ mod tests {
 
     #[test]
     fn a_block_that_is_listed_twice_has_its_tokens_twice() {
-        let (_, events) = spoiled(EventFault::DuplicateHash {});
-        let NativeEvent::Stored { hashes, tokens, .. } = &events[0] else {
-            panic!("{events:?}")
+        let (_, told) = spoiled(EventFault::DuplicateHash {});
+        let NativeEvent::Stored { hashes, tokens, .. } = &told[0] else {
+            panic!("{told:?}")
         };
         assert_eq!(*hashes, [2, 2, 3, 3].map(SequenceHash));
         assert_eq!(tokens[..8], [10, 11, 12, 13, 10, 11, 12, 13]);
-        assert_eq!(events[1], super::tests::events()[1], "removals are what they were");
+        assert_eq!(told[1], events()[1], "removals are what they were");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::super::config::SglangPolicy;
 use super::super::forward::Lengths;
-use super::super::{Admission, Output, Pass, Rejected};
+use super::super::{Admission, Output, PageChangeKind, Pass, Rejected};
 use super::budget::Budget;
 use super::report::{Admitted, Attempt, Candidate, Verdict};
 use super::tree::Match;
@@ -433,9 +433,13 @@ impl Sglang {
 
     /// Evicts until `tokens`, and at least `pages`, are free, and takes `pages`, which are known to be there.
     pub(super) fn take_pages(&mut self, tokens: u64, pages: u32) {
+        self.take_pages_as(tokens, pages, PageChangeKind::Allocation);
+    }
+
+    /// Like [`Self::take_pages`], as another kind of change.
+    pub(super) fn take_pages_as(&mut self, tokens: u64, pages: u32, kind: PageChangeKind) {
         self.make_room(tokens.max(u64::from(pages) * u64::from(self.rules.page)));
-        debug_assert!(self.free_pages >= pages, "admission counted the pages");
-        self.free_pages = self.free_pages.saturating_sub(pages);
+        self.take_free(pages, kind);
     }
 
     /// Nobody is there whose end could make room for the head of the queue, and no page will come back.

@@ -6,7 +6,7 @@ use crate::types::SimTime;
 
 use super::super::calendar::Entry;
 use super::super::speculation::Acceptance;
-use super::super::{Output, OutputDetail, Pass};
+use super::super::{Output, OutputDetail, PageChangeKind, Pass};
 use super::ratio::{RETRACT_TOKENS, Survivors};
 use super::running::Lane;
 use super::{Phase, Sglang};
@@ -36,7 +36,7 @@ impl Sglang {
         }
         self.mark_last_tokens();
         self.emit(pass);
-        self.free_pages -= self.step_pages();
+        self.take_free(self.step_pages(), PageChangeKind::Allocation);
         self.running.step += 1;
         self.lengthen_bursts();
         self.settle_due();

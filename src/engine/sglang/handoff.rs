@@ -9,7 +9,7 @@ use crate::types::{EngineRequest, RequestId, SimTime};
 
 use super::super::forward::Lengths;
 use super::super::handoff::{Desk, Handoff, HandoffFact, HandoffRefused, Reserves};
-use super::super::{Admission, Engine, Pass, Rejected};
+use super::super::{Admission, Engine, PageChangeKind, Pass, Rejected};
 use super::{Part, Phase, Sglang};
 
 impl Handoff for Sglang {
@@ -46,6 +46,7 @@ impl Handoff for Sglang {
         }
         let slot = &mut self.slots[at];
         slot.phase = Phase::Ready;
+        let fresh = self.rules.pages(slot.sequence.prompt_len()) - slot.cached;
         if !self.rules.is_real() {
             let start = slot.cached * self.rules.page;
             let take = slot.sequence.prompt_len() - start;
@@ -57,6 +58,7 @@ impl Handoff for Sglang {
             });
         }
         self.share(at);
+        self.note_pages(PageChangeKind::ActivateDestination, fresh);
         self.desk.settled();
         self.ready.push_back(at);
         self.full = false;
@@ -97,7 +99,7 @@ impl Reserves for Sglang {
             self.cache.unlock(found.node);
             return;
         }
-        self.take_pages(0, fresh);
+        self.take_pages_as(0, fresh, PageChangeKind::ReserveDestination);
         let slot = &mut self.slots[at];
         slot.node = found.node;
         slot.cached = found.pages;

@@ -30,6 +30,7 @@ mod decode;
 mod events;
 mod handoff;
 mod order;
+mod pages;
 mod prefill;
 mod ratio;
 mod report;
@@ -58,7 +59,7 @@ use super::slab::Slab;
 use super::speculation::Acceptance;
 use super::timing::{self, PassClock, PassTiming};
 use super::totals::count;
-use super::{Engine, GroupOutcome, Listing, Output, Pass, Rejected};
+use super::{Engine, GroupOutcome, Listing, Output, PageChange, PageChangeKind, Pass, Rejected};
 use contents::Contents;
 use ratio::NewTokenRatio;
 use rules::Rules;
@@ -118,6 +119,8 @@ pub struct Sglang {
     acceptance: Option<Acceptance>,
     preemptions: u64,
     listing: Listing,
+    /// Changes of the pool since the last pass, when asked for.
+    page_changes: Option<Vec<PageChange>>,
     attempt: Option<Attempt>,
     /// What stored pages contain, when asked for.
     contents: Option<Contents>,
@@ -241,6 +244,7 @@ impl Sglang {
                 .flatten(),
             preemptions: 0,
             listing: Listing::default(),
+            page_changes: None,
             attempt: None,
             contents: None,
             batch: Vec::new(),
@@ -280,7 +284,7 @@ impl Sglang {
         if missing > 0 {
             let pages = missing.div_ceil(u64::from(self.rules.page));
             let freed = self.cache.evict(pages, |_| {});
-            self.free_pages += u32::try_from(freed).unwrap_or(0);
+            self.give_back(u32::try_from(freed).unwrap_or(0), PageChangeKind::Eviction);
         }
         self.available() >= tokens
     }
@@ -305,12 +309,12 @@ impl Sglang {
         let inserted = self.cache.insert_behind(slot.node, slot.cached, key, slot.insert());
         let copies = slot.cached.min(inserted.pages)..inserted.pages;
         self.cache.release(&key[copies.start as usize..copies.end as usize]);
-        self.free_pages += copies.end - copies.start;
         self.cache.lock(inserted.node);
         self.cache.unlock(slot.node);
         slot.node = inserted.node;
         slot.cached = full;
         slot.counted = full;
+        self.give_back(copies.end - copies.start, PageChangeKind::Free);
     }
 
     /// A request has its last token: it goes, unless its pages wait for a transfer.
@@ -343,12 +347,18 @@ impl Sglang {
             self.hasher.block(&mut slot.sequence, full - 1);
             self.cache.release(&slot.sequence.hashed(full)[slot.cached as usize..]);
         }
-        self.free_pages += self.rules.pages(slot.sequence.computed) - slot.cached;
+        let own = self.rules.pages(slot.sequence.computed) - slot.cached;
+        let kind = if slot.phase == Phase::Reserved {
+            PageChangeKind::ReleaseUnpublished
+        } else {
+            PageChangeKind::Free
+        };
         self.cache.unlock(slot.node);
         slot.node = RadixCache::root();
         slot.cached = 0;
         slot.counted = 0;
         slot.sequence.computed = 0;
+        self.give_back(own, kind);
     }
 
     /// The emulator tells of a request's complete pages before they are in the tree; adds those to `pages`.
@@ -445,6 +455,10 @@ impl Engine for Sglang {
                     self.leave(index);
                 }
                 self.full = false;
+                if !self.rules.is_real() {
+                    // A page that it has told of without a place in the tree stays, rather than being withdrawn unseen.
+                    self.share(at);
+                }
             }
             Phase::Held | Phase::Pending | Phase::Reserved | Phase::Ready => self.leave_handoff(at),
         }
@@ -521,7 +535,7 @@ impl Engine for Sglang {
         let cached = self.cache.evictable_pages();
         if cached > 0 && self.cache.protected_pages() == 0 {
             self.cache.reset();
-            self.free_pages += u32::try_from(cached).unwrap_or(0);
+            self.give_back(u32::try_from(cached).unwrap_or(0), PageChangeKind::Eviction);
         } else {
             self.make_room(self.available() + cached * u64::from(self.rules.page));
         }
@@ -559,6 +573,10 @@ impl Engine for Sglang {
 
     fn record_stored(&mut self, on: bool) {
         self.contents = on.then(Contents::default);
+    }
+
+    fn record_pages(&mut self, on: bool) {
+        self.page_changes = on.then(Vec::new);
     }
 }
 
@@ -630,6 +648,7 @@ impl Sglang {
         pass.forward.queued_decode = self.queued_decode;
         self.cache.take_events(&mut pass.kv_events);
         self.put_contents(pass);
+        self.put_page_changes(pass);
         if !self.rules.publishes {
             pass.kv_events.clear();
             pass.stored.clear();

@@ -2,7 +2,7 @@
 
 use crate::types::SimTime;
 
-use super::super::{Output, OutputDetail, Pass};
+use super::super::{Output, OutputDetail, PageChangeKind, Pass};
 use super::running::Lane;
 use super::{Part, Phase, Sglang};
 
@@ -114,14 +114,20 @@ impl Sglang {
             }
             !ends
         });
-        let crosses = |&at: &u32| u32::from(self.slots[at].sequence.computed.is_multiple_of(self.rules.page));
-        let pages: u32 = going_on.iter().map(crosses).sum();
+        let page = self.rules.page;
+        let crosses_page = |computed: u32| u32::from(computed.is_multiple_of(page));
+        let pages: u32 = going_on
+            .iter()
+            .map(|&at| crosses_page(self.slots[at].sequence.computed))
+            .sum();
         let fit = self.make_room(u64::from(pages) * u64::from(self.rules.page));
         for &at in &going_on {
             if fit {
-                let sequence = &mut self.slots[at].sequence;
-                self.free_pages -= u32::from(sequence.computed.is_multiple_of(self.rules.page));
-                sequence.computed += 1;
+                self.take_free(
+                    crosses_page(self.slots[at].sequence.computed),
+                    PageChangeKind::Allocation,
+                );
+                self.slots[at].sequence.computed += 1;
                 self.bring(at, false, pass);
                 self.complete_page(at);
                 self.join(at, false);

@@ -566,7 +566,9 @@ mod tests {
     #[test]
     fn the_tails_of_conversations_go_before_older_heads() {
         let mut tree = Tree::new(RadixEviction::Tlru, 2);
-        let mut add = |tokens: &[u32]| drop(tree.insert(&key(tokens), Insert::default()));
+        let mut add = |tokens: &[u32]| {
+            tree.insert(&key(tokens), Insert::default());
+        };
         add(&[1, 2, 3]);
         add(&[1, 2, 3, 4, 5]);
         add(&[7, 8]);

@@ -248,14 +248,16 @@ impl Vllm {
         let all = slot.sequence.prompt_len() / self.rules.block_size;
         let computed = match slot.phase {
             Phase::Decoding => all,
-            _ => slot.sequence.computed / self.rules.block_size,
+            Phase::Prefilling | Phase::Waiting | Phase::Held | Phase::Pending | Phase::Reserved => {
+                slot.sequence.computed / self.rules.block_size
+            }
         };
         let (from, end) = (slot.lower.stored, computed.min(all));
         if end <= from {
             return end == all;
         }
-        let hashed = slot.sequence.hashed(all);
-        let hashes: Vec<SequenceHash> = hashed.iter().map(|block| block.block_hash).collect();
+        let blocks = slot.sequence.hashed(all).iter();
+        let hashes: Vec<SequenceHash> = blocks.map(|block| block.block_hash).collect();
         let missing: Vec<u32> = (from..end)
             .filter(|&index| tiers.lacks(hashes[index as usize]))
             .collect();

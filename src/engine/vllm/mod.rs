@@ -86,7 +86,7 @@ pub(crate) struct Vllm {
     tiers: Option<Box<Tiers>>,
     below: Below,
     /// Cache changes of handoff commands; told with the next pass, before its own.
-    unheard: Pass,
+    unheard: Box<Pass>,
     /// Over decoding requests.
     decoding: Totals,
     queued_prefill: Lengths,
@@ -268,7 +268,7 @@ impl Vllm {
                 .map(|tiers| Box::new(Tiers::new(tiers, config.block_size, config.speedup_ratio == 0.0))),
             below: Below::default(),
             cadence: Cadence::new(config),
-            unheard: Pass::default(),
+            unheard: Box::default(),
             decoding: Totals::default(),
             queued_prefill: Lengths::default(),
             queued_decode: Lengths::default(),
@@ -447,9 +447,8 @@ impl Engine for Vllm {
             match self.next_transfer_end() {
                 // What takes no time may let somebody run at once.
                 Some(at) if at <= now => self.settle(now, pass),
-                Some(_) => break,
                 None if self.give_up_copies() => {}
-                None => break,
+                Some(_) | None => break,
             }
         }
         self.take_tier_events(pass);

@@ -90,10 +90,14 @@ impl<R: Rewind> RequestFile<R> {
         let key = |row: u32| &keys[row as usize];
         self.order = (0..count).collect();
         self.order.sort_unstable_by_key(|&row| key(row).name);
-        if let Some(&[one, other]) = self.order.array_windows().find(|[a, b]| key(*a).name == key(*b).name) {
-            let (_, found) = self.found(one.max(other))?;
+        let alike = self
+            .order
+            .windows(2)
+            .find(|pair| key(pair[0]).name == key(pair[1]).name);
+        if let Some(later) = alike.and_then(|pair| pair.iter().copied().max()) {
+            let (_, found) = self.found(later)?;
             let name = found.request_id;
-            let shard = self.shard_of(one.max(other));
+            let shard = self.shard_of(later);
             return Err(self.shards[shard]
                 .lines
                 .wrong(format!("request_id {name} stands for two requests")));

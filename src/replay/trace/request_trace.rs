@@ -77,6 +77,7 @@ pub(super) struct Edge {
     pub(super) trigger: Trigger,
 }
 
+#[allow(clippy::struct_field_names)]
 #[derive(Deserialize)]
 struct Tool {
     tool_call_id: String,

@@ -56,21 +56,17 @@ fn field(key: &str, expected: &Value, ours: Option<&Value>) -> Option<String> {
     let Some(ours) = ours else {
         return Some(format!("{key} is missing"));
     };
-    let same = match (expected.as_f64(), ours.as_f64()) {
-        (Some(expected), Some(ours)) => {
-            let sketched = key.ends_with("itl_ms") || key.ends_with("per_user");
-            let rank = ["median", "p75", "p90", "p95", "p99"]
-                .iter()
-                .any(|prefix| key.starts_with(prefix));
-            let tolerance = if sketched && rank { SKETCH_TOLERANCE } else { TOLERANCE };
-            (expected - ours).abs() <= tolerance * expected.abs().max(1.0)
-        }
-        _ => {
-            let mut found = Vec::new();
-            below(key, expected, ours, &mut found);
-            return found.into_iter().next();
-        }
+    let (Some(wanted), Some(found)) = (expected.as_f64(), ours.as_f64()) else {
+        let mut found = Vec::new();
+        below(key, expected, ours, &mut found);
+        return found.into_iter().next();
     };
+    let sketched = key.ends_with("itl_ms") || key.ends_with("per_user");
+    let rank = ["median", "p75", "p90", "p95", "p99"]
+        .iter()
+        .any(|prefix| key.starts_with(prefix));
+    let tolerance = if sketched && rank { SKETCH_TOLERANCE } else { TOLERANCE };
+    let same = (wanted - found).abs() <= tolerance * wanted.abs().max(1.0);
     (!same).then(|| format!("{key} is {ours} instead of {expected}"))
 }
 

@@ -131,7 +131,7 @@ impl Rank {
             WhenReady::Said { late } => late,
             WhenReady::Abort => return self.fail_handoff(id, ABORTED),
             WhenReady::Silence | WhenReady::Orphan => {
-                return self.fail_later(id, parts.session_timeout, TOOK_TOO_LONG, ctx);
+                return Self::fail_later(id, parts.session_timeout, TOOK_TOO_LONG, ctx);
             }
         };
         let (travel, arrives) = trouble.travel(parts.transfer.link.duration(prompt_tokens));
@@ -139,7 +139,7 @@ impl Rank {
         let travel = arrives_at.since(self.clock.now());
 
         if !arrives {
-            return self.fail_later(id, travel, LINK_LOST, ctx);
+            return Self::fail_later(id, travel, LINK_LOST, ctx);
         }
         if travel.is_zero() {
             return self.release(id);
@@ -151,7 +151,7 @@ impl Rank {
         });
     }
 
-    fn fail_later(&mut self, id: RequestId, after: Duration, why: &'static str, ctx: &mut Context<Self>) {
+    fn fail_later(id: RequestId, after: Duration, why: &'static str, ctx: &mut Context<Self>) {
         ctx.run_later(after, move |rank, ctx| {
             rank.wake(ctx);
             rank.fail_handoff(id, why);
