@@ -87,7 +87,9 @@ mod tests {
     fn blank_lines_count_as_lines_and_not_as_rows() {
         let mut numbers = LineNumbers::default();
         let lines = [2, 3, 4, 9, 10];
-        (0..).zip(lines).for_each(|(row, line)| numbers.push(row, line));
+        for (row, line) in (0..).zip(lines) {
+            numbers.push(row, line);
+        }
         assert_eq!([0, 1, 2, 3, 4].map(|row| numbers.get(row)), lines);
         assert_eq!(numbers.blanks.len(), 2);
     }
