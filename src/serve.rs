@@ -31,7 +31,7 @@ pub enum ServeError {
     Io(String, std::io::Error),
     /// Told to stop at once while answers were under way. Exit code 130.
     #[error("stopped at once, before the drain had ended: {0} answers were cut off")]
-    Cut(u32),
+    Cut(u64),
     /// It came up but did not end well.
     #[error("{0}")]
     Unclean(String),
