@@ -78,7 +78,9 @@ mod tests {
     fn every_row_is_found_where_it_began() {
         let mut offsets = Offsets::default();
         let begins: Vec<u64> = (0..500).map(|row: u64| (row << 26) + row).collect();
-        begins.iter().for_each(|&begin| offsets.push(begin));
+        for &begin in &begins {
+            offsets.push(begin);
+        }
         let found: Vec<u64> = (0..offsets.len()).map(|row| offsets.get(row)).collect();
         assert_eq!(found, begins);
     }
