@@ -85,9 +85,7 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
         config.max_open_requests,
     );
     let shared = Arc::new(shared.registered_within(config.registration_limit));
-    if let Some(endpoints) = endpoints {
-        note_strays(&endpoints, &planned, Arc::clone(&shared.journal));
-    }
+    note_strays(endpoints, &planned, Arc::clone(&shared.journal));
     let registry = Arc::new(Registry::default());
     let (launch_sender, launch) = watch::channel(Launch::Starting { registered: 0 });
     let status = config.status.as_ref().map(|options| {
@@ -110,10 +108,7 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
         requests,
         admin: admin.as_ref().map(AdminDoor::address),
         status: status.as_ref().map(StatusServer::address),
-        threads: 1 + arbiters + POOL_THREADS + BLOCKING_THREADS,
-        budget,
-        model_dir: model.dir.clone(),
-        token_ids: model.info.generated_ids,
+        ..facts(arbiters, budget, &model)
     };
     let store_health = shared.store_health.clone();
     let stagger = config.stagger;
@@ -153,9 +148,23 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
     })
 }
 
+/// What is known before any listener is there.
+fn facts(arbiters: usize, budget: Budget, model: &Model) -> Facts {
+    Facts {
+        requests: None,
+        admin: None,
+        status: None,
+        threads: 1 + arbiters + POOL_THREADS + BLOCKING_THREADS,
+        budget,
+        model_dir: model.dir.clone(),
+        token_ids: model.info.generated_ids,
+    }
+}
+
 /// Requests for instances that are gone are noted for whoever follows requests; paths begin with the instance id in
 /// hexadecimal.
-fn note_strays(endpoints: &EndpointTable, groups: &[Arc<GroupPlan>], journal: Arc<Journal>) {
+fn note_strays(endpoints: Option<EndpointTable>, groups: &[Arc<GroupPlan>], journal: Arc<Journal>) {
+    let Some(endpoints) = endpoints else { return };
     let without_id = |path: &str| path.split_once('/').map(|(_, rest)| rest.to_owned());
     let served: Vec<String> = groups
         .iter()

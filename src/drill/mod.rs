@@ -53,6 +53,6 @@ pub use check::{Check, Judgement, Status};
 pub use error::DrillError;
 pub use record::Record;
 pub use report::{Report, Verdict};
-pub use run::{Front, MakeRouter, Options, run};
+pub use run::{Front, MakeRouter, Options, Progress, run};
 pub use scenario::{Scenario, ScenarioError};
 pub use served::Served;

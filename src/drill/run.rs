@@ -1,5 +1,6 @@
 //! A drill from beginning to end.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -13,7 +14,7 @@ use super::check::{Check, Quantity, judge};
 use super::error::DrillError;
 use super::load::{self, Pace, Shared, Targets};
 use super::plan::Plan;
-use super::record::{Record, Request};
+use super::record::{Drift, Record, Request};
 use super::report::Report;
 use super::router::{Expected, Router, wait_ready};
 use super::scenario::frontend::{Frontend, READY_WITHIN};
@@ -23,13 +24,17 @@ use super::scratch::Scratch;
 use super::served::Served;
 use super::stage::{self, Wanted};
 use super::timeline::Timeline;
-use super::truth::{Compared, Comparing, Truth};
+use super::truth::Truth;
 use super::watcher::Watcher;
+use crate::actors::control::Control;
 use crate::cluster::Cluster;
 use crate::config::Config;
 
 /// Puts a router in front of a fleet that has just come up; the answer is its address, `http://host:port`.
 pub type MakeRouter<'a> = Box<dyn FnOnce(&Cluster, &Config) -> Result<String, String> + 'a>;
+
+/// Hears of each phase.
+pub type Progress<'a> = Box<dyn Fn(&str) + 'a>;
 
 /// Which router a drill has.
 #[derive(Default)]
@@ -57,7 +62,7 @@ pub struct Options<'a> {
     /// Compares the router's index with the truth while the drill runs; [`Served`] without, where a check asks for it.
     pub truth: Option<Box<dyn Truth>>,
     /// Told of each phase.
-    pub progress: Option<Box<dyn Fn(&str) + 'a>>,
+    pub progress: Option<Progress<'a>>,
 }
 
 /// How often the fleet is looked at.
@@ -86,7 +91,7 @@ pub fn run(scenario: &Scenario, options: Options<'_>) -> Result<Report, DrillErr
     } = options;
     let asks_for_drift = |check: &Check| check.condition.quantity == Quantity::IndexDrift;
     let truth = match truth {
-        None if scenario.checks.iter().any(asks_for_drift) => Some(Box::new(Served) as Box<dyn Truth>),
+        None if scenario.checks.iter().any(asks_for_drift) => Some(Box::new(Served::default()) as Box<dyn Truth>),
         given => given,
     };
     let tell = |phase: &str| {
@@ -140,7 +145,7 @@ pub fn run(scenario: &Scenario, options: Options<'_>) -> Result<Report, DrillErr
         }
     });
     // Tasks of clients that were given up on go before the workers that serve them.
-    drop(runtime);
+    runtime.shutdown_timeout(GOODBYE);
     cluster.begin_stop();
     cluster.wait_over(GOODBYE);
     drop(cluster);
@@ -159,14 +164,6 @@ fn refuse_what_says_nothing(scenario: &Scenario, direct: bool) -> Result<(), Dri
     Ok(())
 }
 
-/// What a comparison under way comes to.
-async fn next_of(comparing: &mut Option<Comparing<'_>>) -> Result<Compared, String> {
-    match comparing {
-        Some(comparing) => comparing.await,
-        None => std::future::pending().await,
-    }
-}
-
 async fn told_to_end(heed: bool) {
     use tokio::signal::unix::{SignalKind, signal};
     let signals = heed.then(|| (signal(SignalKind::interrupt()), signal(SignalKind::terminate())));
@@ -178,6 +175,21 @@ async fn told_to_end(heed: bool) {
             }
         }
         Some(_) | None => std::future::pending().await,
+    }
+}
+
+/// Compares the index with the truth every so often, for ever.
+async fn compare(truth: Option<&dyn Truth>, control: &Control, epoch: Instant, compared: &RefCell<Vec<Drift>>) {
+    let Some(truth) = truth else {
+        return std::future::pending().await;
+    };
+    loop {
+        match truth.compare(control).await {
+            Ok(found) => compared.borrow_mut().push(found.at(epoch.elapsed().as_secs_f64())),
+            // A router may be busy, or not serve its index; without any comparison the checks say so.
+            Err(why) => tracing::debug!(why, "the index was not compared"),
+        }
+        sleep(COMPARE).await;
     }
 }
 
@@ -265,12 +277,14 @@ impl Stage<'_> {
         let steps = self.steps();
         let end = epoch + scenario.duration.duration();
         let mut timeline = Timeline::new(control.clone(), self.seed, paces, epoch);
+        let compared = RefCell::default();
         {
             let acting = timeline.run(&steps);
             let mut acting = std::pin::pin!(acting);
             let mut acted = false;
-            let (mut next_look, mut next_compare) = (epoch, epoch);
-            let mut comparing: Option<Comparing<'_>> = None;
+            let comparing = compare(truth, control, epoch, &compared);
+            let mut comparing = std::pin::pin!(comparing);
+            let mut next_look = epoch;
             loop {
                 tokio::select! {
                     () = &mut acting, if !acted => acted = true,
@@ -281,21 +295,12 @@ impl Stage<'_> {
                             router.check_alive()?;
                         }
                     }
-                    () = sleep_until(next_compare), if truth.is_some() && comparing.is_none() => {
-                        comparing = truth.map(|truth| truth.compare(control));
-                    }
-                    compared = next_of(&mut comparing), if comparing.is_some() => {
-                        comparing = None;
-                        match compared {
-                            Ok(drift) => record.drift.push(drift.at(epoch.elapsed().as_secs_f64())),
-                            Err(why) => tracing::debug!(why, "the index was not compared"),
-                        }
-                        next_compare = Instant::now() + COMPARE;
-                    }
+                    () = &mut comparing => {}
                     () = sleep_until(end), if acted => break,
                 }
             }
         }
+        record.drift = compared.take();
         (self.tell)("settling");
         let marks = timeline.stop_loads();
         for running in loops {

@@ -1,5 +1,6 @@
 //! The index of a frontend that serves it (`--serve-indexer`), held against what workers really have.
 
+use std::cell::RefCell;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -8,6 +9,7 @@ use tokio::time::timeout;
 
 use super::truth::{Compared, Comparing, GRACE, Truth};
 use crate::actors::control::{Control, Seen};
+use crate::truth::Caches;
 use crate::truth::credit::{self, Credit, Question};
 use crate::witness::served::ServedIndex;
 
@@ -18,9 +20,11 @@ const QUESTIONS: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Finds the index in discovery each time it is asked, as frontends come and go. Where none serves its index there is
-/// nothing to compare.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Served;
+/// nothing to compare. What workers had at the last comparison is asked for too: that is where phantoms are.
+#[derive(Debug, Default)]
+pub struct Served {
+    earlier: RefCell<Caches>,
+}
 
 impl Truth for Served {
     fn compare<'a>(&'a self, control: &'a Control) -> Comparing<'a> {
@@ -28,11 +32,12 @@ impl Truth for Served {
             let index = find(control).await?;
             let before = control.caches().await;
             tokio::time::sleep(GRACE).await;
-            let (questions, _) = credit::questions(&[&before], QUESTIONS);
+            let (questions, _) = credit::questions(&[&before, &self.earlier.take()], QUESTIONS);
             let asked = timeout(PATIENCE, spawn_blocking(move || ask_all(&index, questions))).await;
             let asked = asked.map_err(|_| "the index does not answer in time".to_owned())?;
             let asked = asked.map_err(|error| error.to_string())??;
             let drift = credit::compare(&before, &asked, &control.caches().await);
+            self.earlier.replace(before);
             Ok(Compared {
                 missing: drift.missing,
                 phantom: drift.phantom,

@@ -119,14 +119,12 @@ impl Heard {
             self.done = true;
             return false;
         }
-        match serde_json::from_slice::<Chunk>(data) {
-            Ok(chunk) => self.chunk(chunk),
-            Err(_) => {
-                self.malformed
-                    .get_or_insert_with(|| kept(&String::from_utf8_lossy(data)));
-                false
-            }
-        }
+        let Ok(chunk) = serde_json::from_slice(data) else {
+            self.malformed
+                .get_or_insert_with(|| kept(&String::from_utf8_lossy(data)));
+            return false;
+        };
+        self.chunk(chunk)
     }
 
     fn chunk(&mut self, chunk: Chunk) -> bool {

@@ -285,7 +285,7 @@ mod tests {
         let mut random = StdRng::seed_from_u64(7);
         let mut text = String::new();
         let mut at = 1000.0;
-        let mut open = vec![0_u32; 6];
+        let mut open = [0_u32; 6];
         for row in 0..count {
             at += if in_order {
                 random.random_range(0.0..30.0)

@@ -45,8 +45,8 @@ fn every_scenario_that_ships_reads_and_says_what_a_good_router_does() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 /// Before the first disturbance all is well; afterwards everything happens that must not (`noise`), or nothing at all.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::too_many_lines)]
 fn ruined(scenario: &Scenario, noise: bool) -> Record {
     let begin = scenario
         .first_disturbance()

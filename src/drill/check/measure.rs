@@ -216,7 +216,7 @@ impl<'a> View<'a> {
                         .failure
                         .as_ref()
                         .is_none_or(crate::drill::record::Failure::is_wait);
-                    whole.then(|| request.ended - request.sent)
+                    whole.then_some(request.ended - request.sent)
                 }
             })
             .collect();

@@ -99,11 +99,9 @@ impl Reader<'_> {
             .filter(|part| !part.is_empty())
             .map(str::to_owned)
             .collect();
+        self.at -= 1;
         if !first.contains('(') {
-            self.at -= 1;
             self.words.splice(self.at..=self.at, parts);
-        } else {
-            self.at -= 1;
         }
         for (words, quantity) in [
             (&["error", "rate"][..], Quantity::ErrorRate),

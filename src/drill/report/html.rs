@@ -188,11 +188,10 @@ fn moments(page: &mut String, record: &Record) {
     page.push_str("<table><tr><th>At</th><th>Mark</th><th>What</th><th>Workers</th></tr>\n");
     for moment in &record.moments {
         let victims: Vec<String> = moment.victims.iter().map(|worker| format!("w{worker}")).collect();
-        let errors: String = moment
-            .errors
-            .iter()
-            .map(|error| format!("<br><span class=\"fail\">{}</span>", escaped(error)))
-            .collect();
+        let mut errors = String::new();
+        for error in &moment.errors {
+            let _ = write!(errors, "<br><span class=\"fail\">{}</span>", escaped(error));
+        }
         let _ = writeln!(
             page,
             "<tr><td>{:.2} s</td><td>{}</td><td>{}{errors}</td><td>{}</td></tr>",
@@ -214,17 +213,17 @@ struct Frame<'a> {
     slice: f64,
 }
 
+fn open(page: &mut String, name: &str, note: &str, height: f64) {
+    let _ = write!(
+        page,
+        "<figure><figcaption>{name} <span>{note}</span></figcaption><svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" \
+         aria-label=\"{name}\">"
+    );
+}
+
 impl Frame<'_> {
     fn x(&self, at: f64) -> f64 {
         LEFT + (WIDTH - LEFT - RIGHT) * (at / self.record.duration).clamp(0.0, 1.0)
-    }
-
-    fn open(&self, page: &mut String, name: &str, note: &str, height: f64) {
-        let _ = write!(
-            page,
-            "<figure><figcaption>{name} <span>{note}</span></figcaption><svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" \
-             aria-label=\"{name}\">"
-        );
     }
 
     fn close(&self, page: &mut String, height: f64) {
@@ -276,7 +275,7 @@ fn curve(page: &mut String, frame: &Frame<'_>, name: &str, note: &str, lines: &[
         .fold(0.0, f64::max);
     let most = if most > 0.0 { most } else { 1.0 };
     let y = |value: f64| TOP + (HEIGHT - TOP - BOTTOM) * (1.0 - value / most);
-    frame.open(page, name, &note, HEIGHT);
+    open(page, name, &note, HEIGHT);
     for value in [0.0, most / 2.0, most] {
         let _ = write!(
             page,
@@ -331,7 +330,7 @@ fn arrivals(page: &mut String, frame: &Frame<'_>, series: &Series) {
     }
     let tall = (240.0 / rows.len() as f64).clamp(4.0, 16.0);
     let height = TOP + BOTTOM + tall * rows.len() as f64;
-    frame.open(page, "Requests that came to each worker", "darker: more", height);
+    open(page, "Requests that came to each worker", "darker: more", height);
     for (index, row) in rows.iter().enumerate() {
         let top = TOP + tall * index as f64;
         if index % (rows.len().div_ceil(16)) == 0 {
@@ -345,10 +344,10 @@ fn arrivals(page: &mut String, frame: &Frame<'_>, series: &Series) {
         }
         for (slice, count) in row.iter().enumerate().filter(|(_, count)| **count > 0) {
             let (from, until) = (slice as f64 * frame.slice, (slice + 1) as f64 * frame.slice);
-            let shade = 0.15 + 0.85 * f64::from(*count) / f64::from(most);
+            let dark = 0.15 + 0.85 * f64::from(*count) / f64::from(most);
             let _ = write!(
                 page,
-                "<rect x=\"{:.1}\" y=\"{top:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"{FIRST}\" fill-opacity=\"{shade:.2}\"/>",
+                "<rect x=\"{:.1}\" y=\"{top:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"{FIRST}\" fill-opacity=\"{dark:.2}\"/>",
                 frame.x(from),
                 frame.x(until) - frame.x(from),
                 tall - 1.0

@@ -1,4 +1,4 @@
-//! The verdict as JUnit's XML: a suite per drill, a case per check.
+//! The verdict as XML in the form of `JUnit`: a suite per drill, a case per check.
 
 use std::fmt::Write;
 

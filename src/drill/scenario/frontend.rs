@@ -123,13 +123,12 @@ fn split_words(line: &str) -> Result<Vec<String>, String> {
     for c in line.chars() {
         match (quote, c) {
             (Some(q), c) if q == c => quote = None,
-            (Some(_), c) => word.get_or_insert_default().push(c),
             (None, '"' | '\'') => {
                 quote = Some(c);
                 word.get_or_insert_default();
             }
             (None, c) if c.is_whitespace() => words.extend(word.take()),
-            (None, c) => word.get_or_insert_default().push(c),
+            (Some(_) | None, c) => word.get_or_insert_default().push(c),
         }
     }
     if quote.is_some() {

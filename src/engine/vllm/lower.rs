@@ -256,8 +256,8 @@ impl Vllm {
         if end <= from {
             return end == all;
         }
-        let hashed = slot.sequence.hashed(all);
-        let hashes: Vec<SequenceHash> = hashed.iter().map(|block| block.block_hash).collect();
+        let blocks = slot.sequence.hashed(all).iter();
+        let hashes: Vec<SequenceHash> = blocks.map(|block| block.block_hash).collect();
         let missing: Vec<u32> = (from..end)
             .filter(|&index| tiers.lacks(hashes[index as usize]))
             .collect();

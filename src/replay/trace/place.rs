@@ -78,7 +78,9 @@ mod tests {
     fn every_row_is_found_where_it_began() {
         let mut offsets = Offsets::default();
         let begins: Vec<u64> = (0..500).map(|row: u64| (row << 26) + row).collect();
-        begins.iter().for_each(|&begin| offsets.push(begin));
+        for &begin in &begins {
+            offsets.push(begin);
+        }
         let found: Vec<u64> = (0..offsets.len()).map(|row| offsets.get(row)).collect();
         assert_eq!(found, begins);
     }
@@ -87,7 +89,9 @@ mod tests {
     fn blank_lines_count_as_lines_and_not_as_rows() {
         let mut numbers = LineNumbers::default();
         let lines = [2, 3, 4, 9, 10];
-        (0..).zip(lines).for_each(|(row, line)| numbers.push(row, line));
+        for (row, line) in (0..).zip(lines) {
+            numbers.push(row, line);
+        }
         assert_eq!([0, 1, 2, 3, 4].map(|row| numbers.get(row)), lines);
         assert_eq!(numbers.blanks.len(), 2);
     }

@@ -87,6 +87,10 @@ impl Destination {
 
     /// Lets the prefill worker know that nobody comes, at once, whether it has been reached or not.
     pub(super) fn leave(self, why: &str) {
+        if self.active {
+            // It has the KV: the handoff went well, whether its end has been heard yet or not.
+            return self.room.completed();
+        }
         if let Some(joining) = &self.joining {
             joining.gone.cancel();
         }

@@ -107,9 +107,12 @@ impl Tiers {
             Writes::Through => Service::InTurn,
             Writes::OnEviction { .. } => Service::Shared,
         };
-        let link = |service, gb_s: f64, latency_ms: f64| match instant {
-            true => Link::new(service, 0.0, 0.0),
-            false => Link::new(service, gb_s, latency_ms),
+        let link = |service, gb_s: f64, latency_ms: f64| {
+            if instant {
+                Link::new(service, 0.0, 0.0)
+            } else {
+                Link::new(service, gb_s, latency_ms)
+            }
         };
         let level = |tier, blocks, write: f64, read: f64| Level {
             tier,
