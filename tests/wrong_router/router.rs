@@ -152,7 +152,7 @@ impl Router {
                 Outcome::ClientGone => return,
                 Outcome::Lost => {
                     avoided = Some(seat.instance);
-                    self.mark_down(seat.instance);
+                    self.mark_down(&seat);
                 }
             }
         }
@@ -279,8 +279,11 @@ impl Router {
         }
     }
 
-    fn mark_down(&self, instance: u64) {
-        if let Some(worker) = self.state().workers.get_mut(&instance) {
+    /// A worker that failed rests; one that has restarted meanwhile is another process.
+    fn mark_down(&self, seat: &Seat) {
+        if let Some(worker) = self.state().workers.get_mut(&seat.instance)
+            && worker.address == seat.address
+        {
             worker.rests_until = Some(Instant::now() + REST);
         }
     }

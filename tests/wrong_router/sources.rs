@@ -78,7 +78,9 @@ fn look(router: &Arc<Router>, records: &[Record], followed: &mut BTreeSet<Stream
     let left: Vec<u64> = state.workers.keys().copied().filter(gone).collect();
     for id in left {
         state.workers.remove(&id);
-        state.streams.retain(|(rank, _), _| rank.worker.0 != id);
+        if !router.is(Wrong::StaleCredit) {
+            state.streams.retain(|(rank, _), _| rank.worker.0 != id);
+        }
     }
     let mut per_rank: BTreeMap<RankId, Vec<&Source>> = BTreeMap::new();
     for source in &sources {
