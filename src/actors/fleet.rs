@@ -65,6 +65,8 @@ struct Slot {
     actor: Option<Addr<Worker>>,
     restarts: Restarts,
     seen_registered: bool,
+    /// This incarnation has been told to go: its place is free soon.
+    going: bool,
     /// This incarnation has left in good order.
     left: bool,
 }
@@ -91,6 +93,9 @@ pub enum CommandError {
     /// The worker is alive.
     #[error("{0} is alive; crash or drain it first")]
     Alive(ActorPath),
+    /// The worker has been told to go and has not gone yet.
+    #[error("{0} has not gone yet: it finishes its streams; try again later")]
+    Going(ActorPath),
     /// The actor has no KV cache.
     #[error("{0} has no KV cache; name a worker or a rank, as in w3 or w3/r0")]
     NoCache(ActorPath),
@@ -102,8 +107,8 @@ pub enum CommandError {
         /// Why not.
         reason: String,
     },
-    /// The fleet is gone.
-    #[error("the fleet has stopped")]
+    /// The fleet is gone, or about to go.
+    #[error("the fleet is stopping or has stopped")]
     Stopped,
 }
 
@@ -167,6 +172,7 @@ impl Fleet {
                 actor: None,
                 restarts: Restarts::default(),
                 seen_registered: false,
+                going: false,
                 left: false,
             };
             (slot.plan.id, slot)
@@ -215,6 +221,7 @@ impl Fleet {
         };
         slot.incarnation += 1;
         slot.left = false;
+        slot.going = false;
         slot.instance = same.unwrap_or_else(random_instance);
         let worker = {
             // Sockets and their tasks belong to the shared pool, not to this thread.
@@ -410,6 +417,11 @@ impl Handler<Kill> for Fleet {
             Ok(worker) => worker.clone(),
             Err(error) => return Box::pin(std::future::ready(Err(error))),
         };
+        if path.child.is_none()
+            && let Ok(slot) = self.slot(path)
+        {
+            slot.going = true;
+        }
         Box::pin(async move {
             match path.child {
                 None => worker.send(Die(death)).await.or(Ok(())),
@@ -450,7 +462,9 @@ impl Handler<DrainWorker> for Fleet {
     type Result = Result<(), CommandError>;
 
     fn handle(&mut self, DrainWorker(id): DrainWorker, _: &mut Self::Context) -> Self::Result {
-        self.alive(worker_path(id))?.do_send(Drain);
+        let path = worker_path(id);
+        self.alive(path)?.do_send(Drain);
+        self.slot(path)?.going = true;
         Ok(())
     }
 }
@@ -460,9 +474,17 @@ impl Handler<Restart> for Fleet {
 
     fn handle(&mut self, Restart { worker, same_id }: Restart, ctx: &mut Self::Context) -> Self::Result {
         let path = worker_path(worker);
+        if self.stopping {
+            // A restart that was waiting must not outlive the goodbye: nobody would drain what it builds.
+            return Err(CommandError::Stopped);
+        }
         let slot = self.slot(path)?;
         if slot.actor.is_some() {
-            return Err(CommandError::Alive(path));
+            return Err(if slot.going {
+                CommandError::Going(path)
+            } else {
+                CommandError::Alive(path)
+            });
         }
         slot.entry.count_restart();
         let same = same_id.then_some(slot.instance).filter(|id| id.0 != 0);

@@ -34,6 +34,9 @@ pub enum CtlError {
     /// Everything was looked at, and it is not as it should be. Exit code 3.
     #[error("{0}")]
     Verdict(String),
+    /// Well-formed, but no worker of this fleet is meant. Exit code 2.
+    #[error("{0}")]
+    Nobody(String),
     /// Some of the workers could not be served.
     #[error("{0}")]
     Partly(String),
@@ -46,7 +49,7 @@ impl CtlError {
     /// Process exit code: 1 it was not done, 2 bad input, 3 the verdict is bad.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Fault(_) | Self::Selector(_) | Self::Witness(WitnessError::Url(_)) => 2,
+            Self::Fault(_) | Self::Selector(_) | Self::Nobody(_) | Self::Witness(WitnessError::Url(_)) => 2,
             Self::Verdict(_) => 3,
             Self::Client(error) if error.is_bad_input() => 2,
             Self::Client(_) | Self::Witness(_) | Self::Partly(_) | Self::Io(_) => 1,
@@ -174,9 +177,17 @@ fn order(command: &str, target: &str, same_id: bool) -> Result<Value, CtlError> 
     Ok(json!({"command": command, whom.0: whom.1, "same_id": same_id}))
 }
 
+/// Input that names nobody is bad input.
+fn names_nobody(error: ClientError) -> CtlError {
+    match error {
+        ClientError::Refused { status: 404, error } => CtlError::Nobody(error),
+        other => other.into(),
+    }
+}
+
 /// Sends an order and tells what became of it for each worker.
 fn outcome(args: &CtlArgs, client: &Client, order: &Value) -> Result<(), CtlError> {
-    let answer = client.command(order)?;
+    let answer = client.command(order).map_err(names_nobody)?;
     let results = answer["results"].as_array().cloned().unwrap_or_default();
     if args.json {
         say(&pretty(&answer))?;
@@ -217,7 +228,9 @@ fn add(args: &CtlArgs, client: &Client, lines: &[String]) -> Result<(), CtlError
         .iter()
         .map(|line| line.parse::<Fault>())
         .collect::<Result<Vec<_>, _>>()?;
-    let answer = client.post("/v1/faults", &json!({"add": faults}))?;
+    let answer = client
+        .post("/v1/faults", &json!({"add": faults}))
+        .map_err(names_nobody)?;
     say(&if args.json {
         pretty(&answer)
     } else {

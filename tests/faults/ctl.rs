@@ -75,7 +75,10 @@ fn exit_codes_tell_bad_input_from_a_fleet_that_says_no() {
     let admin = Admin::start(&[]);
     for (args, code, words) in [
         (&["kill", "w0/r7"][..], 1, "no actor w0/r7"),
-        (&["kill", "w9"], 1, "selects no worker"),
+        (&["kill", "w9"], 2, "selects no worker"),
+        (&["kill", "w5-w2"], 2, "reversed"),
+        (&["kill", "0%"], 2, "greater than 0%"),
+        (&["faults", "add", "w9 hang"], 2, "selects no worker"),
         (&["kill", "everyone"], 2, "no selector"),
         (&["slow", "w0", "-1"], 2, ""),
         (&["faults", "add", "w0 explode"], 2, "no fault kind `explode`"),
