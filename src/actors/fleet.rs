@@ -87,6 +87,14 @@ pub enum CommandError {
     /// No such actor in the fleet.
     #[error("there is no actor {0} in this fleet")]
     NoSuchActor(ActorPath),
+    /// The actor has died, and its worker replaces it after a while.
+    #[error("{path} is down; its supervisor builds it again in {} ms", back_in.as_millis())]
+    Down {
+        /// Which one.
+        path: ActorPath,
+        /// Until then.
+        back_in: Duration,
+    },
     /// The worker is not alive.
     #[error("{0} is not alive; restart it first")]
     NotAlive(ActorPath),
@@ -383,6 +391,7 @@ impl Handler<Died> for Fleet {
                     }
                     Verdict::GiveUp => {
                         tracing::error!(actor = %worker_path(id), ?cause, budget = policy.budget, "died too often; stays dead");
+                        slot.entry.note_gave_up(worker_path(id).to_string(), &policy);
                     }
                 }
             }
@@ -427,7 +436,7 @@ impl Handler<Kill> for Fleet {
                 None => worker.send(Die(death)).await.or(Ok(())),
                 Some(child) => match worker.send(KillChild(child, death)).await {
                     Ok(Ok(())) => Ok(()),
-                    Ok(Err(_)) => Err(CommandError::NoSuchActor(path)),
+                    Ok(Err(missing)) => Err(missing.error(path)),
                     Err(_) => Err(CommandError::NotAlive(path)),
                 },
             }
@@ -451,7 +460,7 @@ impl Handler<FindRanks> for Fleet {
             let (worker, rank) = asked?;
             match worker.send(RanksOf(rank)).await {
                 Ok(Ok(ranks)) => Ok(ranks),
-                Ok(Err(_)) => Err(CommandError::NoSuchActor(path)),
+                Ok(Err(missing)) => Err(missing.error(path)),
                 Err(_) => Err(CommandError::NotAlive(path)),
             }
         })

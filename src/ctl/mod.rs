@@ -5,6 +5,7 @@ mod print;
 mod top;
 mod truth;
 
+use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::io::Write as _;
 
@@ -15,6 +16,9 @@ pub use self::client::ClientError;
 use crate::cli::ctl::{CtlArgs, CtlCommand, FaultCommand, Told, Window};
 use crate::faults::{Fault, FaultError, Selector, SelectorError};
 use crate::witness::WitnessError;
+
+/// Entries of the journal that are read at a time.
+const JOURNAL_PAGE: usize = 10_000;
 
 /// How a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -122,9 +126,8 @@ pub fn run(args: &CtlArgs) -> Result<(), CtlError> {
             }),
             FaultCommand::Clear => show(&client.delete("/v1/faults")?, |_| "removed".to_owned()),
             FaultCommand::Kinds => show(&client.get("/v1/kinds", &[])?, print::kinds),
-            FaultCommand::Journal { after, draws } => {
-                let query = [("after", after.to_string()), ("draws", draws.to_string())];
-                show(&client.get("/v1/journal", &query)?, print::journal)
+            FaultCommand::Journal { after, last, draws } => {
+                show(&journal(&client, *after, *last, *draws)?, print::journal)
             }
         },
         CtlCommand::Why {
@@ -137,6 +140,37 @@ pub fn run(args: &CtlArgs) -> Result<(), CtlError> {
         CtlCommand::Drift(drift) => truth::drift(&client, drift, args.json),
         CtlCommand::Leaks(leaks) => truth::leaks(&client, leaks, args.json),
         CtlCommand::Top { every_ms, once } => top::run(client, (*every_ms).clamp(100, 60_000), *once, args.json),
+    }
+}
+
+/// The newest `last` entries after a position, and how many more there are before them.
+fn journal(client: &Client, mut after: u64, last: usize, draws: bool) -> Result<Value, ClientError> {
+    let (mut kept, mut earlier, mut lost) = (VecDeque::new(), 0_u64, false);
+    loop {
+        let query = [
+            ("after", after.to_string()),
+            ("limit", JOURNAL_PAGE.to_string()),
+            ("draws", draws.to_string()),
+        ];
+        let mut page = client.get("/v1/journal", &query)?;
+        lost |= page["lost"] == true;
+        let next = page["next"].as_u64();
+        if let Value::Array(entries) = page["entries"].take() {
+            kept.extend(entries);
+        }
+        while kept.len() > last {
+            kept.pop_front();
+            earlier += 1;
+        }
+        match next.filter(|next| *next > after) {
+            Some(next) if page["more"] == true => after = next,
+            _ => {
+                page["entries"] = kept.into();
+                page["earlier"] = earlier.into();
+                page["lost"] = lost.into();
+                return Ok(page);
+            }
+        }
     }
 }
 

@@ -51,6 +51,9 @@ fn ctl_looks_breaks_and_mends() {
     done(&admin, &["clear-cache", "*", "--event", "without"]);
     assert!(done(&admin, &["faults", "kinds"]).contains("events.gap"));
     assert!(done(&admin, &["faults", "journal"]).contains("crash w1"));
+    let newest = done(&admin, &["faults", "journal", "--last", "2"]);
+    assert_eq!(newest.lines().count(), 4, "{newest}");
+    assert!(newest.contains("earlier entries are not shown"), "{newest}");
     assert!(done(&admin, &["show", "w0/r0"]).contains("activity: idle"));
     assert!(done(&admin, &["show", "w1"]).contains("budget: 5"));
     assert!(done(&admin, &["fleet"]).contains("open_streams: 0"));
