@@ -64,7 +64,7 @@ fn a_fault_is_seen_by_checks_and_fails_the_drill() {
             mark = "hang"
             do = ["heal w0-w1", "w2 hang"]
             [[check]]
-            expect = "error_rate == 0 until cut"
+            expect = "error_rate == 0 until 300ms"
             [[check]]
             expect = "failed(reset) == 0 after cut until hang"
             [[check]]
