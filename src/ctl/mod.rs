@@ -165,7 +165,7 @@ fn journal(client: &Client, mut after: u64, last: usize, draws: bool) -> Result<
         match next.filter(|next| *next > after) {
             Some(next) if page["more"] == true => after = next,
             _ => {
-                page["entries"] = kept.into();
+                page["entries"] = Vec::from(kept).into();
                 page["earlier"] = earlier.into();
                 page["lost"] = lost.into();
                 return Ok(page);
