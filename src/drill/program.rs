@@ -328,7 +328,8 @@ mod tests {
     fn lives(pid: &str) -> bool {
         // A zombie that nobody has reaped yet is dead.
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+        stat.rsplit_once(") ")
+            .is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
     }
 
     #[tokio::test]
@@ -355,7 +356,10 @@ mod tests {
         let mut job = scene.job("", 1.0);
         job.program.words[0] = "/nowhere/program".into();
         let run = super::run(job, scene.told.clone()).await.unwrap();
-        assert!(run.failed && run.how.contains("cannot start") && run.how.contains("{dir}"), "{run:?}");
+        assert!(
+            run.failed && run.how.contains("cannot start") && run.how.contains("{dir}"),
+            "{run:?}"
+        );
     }
 
     #[tokio::test]
@@ -382,7 +386,8 @@ mod tests {
     #[tokio::test]
     async fn the_drills_end_and_a_stop_end_it_and_what_it_reports_then_counts() {
         let scene = scene();
-        let script = "trap 'echo {\\\"n\\\": 1} > \"$1\"; exit 1' TERM; echo up > \"${1%/*}/up\"; while :; do sleep 0.05; done";
+        let script =
+            "trap 'echo {\\\"n\\\": 1} > \"$1\"; exit 1' TERM; echo up > \"${1%/*}/up\"; while :; do sleep 0.05; done";
         let running = tokio::spawn(run(scene.job(script, 0.0), scene.told.clone()));
         scene.line("up").await;
         scene.over.cancel();

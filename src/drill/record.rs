@@ -83,7 +83,11 @@ impl ProgramRun {
             }
             if let Some(object) = value.as_object() {
                 for (key, value) in object {
-                    let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                    let path = if path.is_empty() {
+                        key.clone()
+                    } else {
+                        format!("{path}.{key}")
+                    };
                     collect(&path, value, most, figures);
                 }
             } else if let Some(number) = value.as_f64() {

@@ -362,7 +362,11 @@ impl Stage<'_> {
     /// The timeline with the starts and ends of the loads in it.
     fn steps(&self) -> Vec<step::Step> {
         let mut steps = self.scenario.steps.clone();
-        let loads = self.scenario.loads.iter().map(|load| (&load.name, load.start, load.stop));
+        let loads = self
+            .scenario
+            .loads
+            .iter()
+            .map(|load| (&load.name, load.start, load.stop));
         let programs = self.scenario.programs.iter();
         let programs = programs.map(|program| (&program.name, program.start, program.stop));
         for (name, start, stop) in loads.chain(programs) {

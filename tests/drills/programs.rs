@@ -84,7 +84,10 @@ fn a_program_that_fails_fails_the_drill_and_shows_what_it_said() {
     assert_eq!(statuses(&report), [Status::Pass]);
     assert_eq!(report.verdict, Verdict::Fail);
     for text in [report.text(), page(&[report.clone()])] {
-        assert!(text.contains("exit status: 2") && text.contains("no tokenizer there"), "{text}");
+        assert!(
+            text.contains("exit status: 2") && text.contains("no tokenizer there"),
+            "{text}"
+        );
     }
     let xml = junit(&[report]);
     assert!(xml.contains("errors=\"1\"") && xml.contains("exit status: 2"), "{xml}");

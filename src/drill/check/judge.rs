@@ -334,7 +334,11 @@ mod tests {
     #[test]
     fn figures_of_a_program_are_looked_up_in_its_report() {
         let mut record = record();
-        assert_eq!(status("aiperf.requests.errors == 0", &record), Status::Fail, "it never ran");
+        assert_eq!(
+            status("aiperf.requests.errors == 0", &record),
+            Status::Fail,
+            "it never ran"
+        );
         record.programs = vec![ProgramRun {
             name: "aiperf".into(),
             how: "exit status: 0".into(),
@@ -352,11 +356,20 @@ mod tests {
             ("aiperf.itl_ms.p99 < 1s", Status::Fail),
             ("aiperf.url < 1", Status::Fail),
         ] {
-            assert_eq!(status(expect, &record), wanted, "{expect}: {:?}", decided(expect, &record));
+            assert_eq!(
+                status(expect, &record),
+                wanted,
+                "{expect}: {:?}",
+                decided(expect, &record)
+            );
         }
         let missing = decided("aiperf.requests.erors == 0", &record);
         assert!(missing.evidence.contains("error_rate, errors"), "{missing:?}");
-        assert!(decided("aiperf.itl_ms.p99 < 1s", &record).evidence.contains("nothing was measured"));
+        assert!(
+            decided("aiperf.itl_ms.p99 < 1s", &record)
+                .evidence
+                .contains("nothing was measured")
+        );
         record.programs[0].report = None;
         let none = decided("aiperf.requests.errors == 0", &record);
         assert!(none.evidence.contains("exit status: 0"), "{none:?}");

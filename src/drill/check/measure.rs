@@ -199,7 +199,12 @@ impl<'a> View<'a> {
                     let known: Vec<&str> = object.keys().take(20).map(String::as_str).collect();
                     format!("the report of {name} has no {key} there, but {}", known.join(", "))
                 })?,
-                other => return Err(format!("the report of {name} has {} where {key} is looked for", shortened(other))),
+                other => {
+                    return Err(format!(
+                        "the report of {name} has {} where {key} is looked for",
+                        shortened(other)
+                    ));
+                }
             };
         }
         if found.is_null() {

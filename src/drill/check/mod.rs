@@ -349,7 +349,9 @@ impl Written {
             && !names.loads.contains(&load.as_str())
         {
             if names.programs.iter().any(|program| program.name == *load) {
-                return Err(format!("{load} is a program, whose requests only it knows; say {load}.<key in its report>"));
+                return Err(format!(
+                    "{load} is a program, whose requests only it knows; say {load}.<key in its report>"
+                ));
             }
             return Err(format!("there is no load {load}; there are {}", names.loads.join(", ")));
         }

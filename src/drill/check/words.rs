@@ -154,11 +154,19 @@ impl Reader<'_> {
         let programs = self.names.programs;
         let Some(program) = programs.iter().find(|program| program.name == name) else {
             let known: Vec<&str> = programs.iter().map(|program| program.name.as_str()).collect();
-            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-            return Err(format!("{name:?} is no program that loads anything; there are: {known}"));
+            let known = if known.is_empty() {
+                "none".to_owned()
+            } else {
+                known.join(", ")
+            };
+            return Err(format!(
+                "{name:?} is no program that loads anything; there are: {known}"
+            ));
         };
         if !program.reports() {
-            return Err(format!("{name} is not told where its figures go: put {{report}} into its command"));
+            return Err(format!(
+                "{name} is not told where its figures go: put {{report}} into its command"
+            ));
         }
         let keys: Vec<String> = path.split('.').map(str::to_owned).collect();
         if keys.iter().any(String::is_empty) {
@@ -300,7 +308,8 @@ impl Reader<'_> {
                 }
             }
         }
-        if matches!(condition.quantity, Quantity::Figure(_)) && (condition.after.is_some() || condition.until.is_some()) {
+        if matches!(condition.quantity, Quantity::Figure(_)) && (condition.after.is_some() || condition.until.is_some())
+        {
             return Err("after and until make no sense for a figure of a program: it is of its whole run".to_owned());
         }
         if condition.within.is_some() && condition.quantity.is_of_the_whole() {
@@ -443,7 +452,10 @@ mod tests {
             program: "aiperf".into(),
             keys: vec!["ttft_ms".into(), "p99".into()],
         };
-        assert_eq!((parsed.quantity, parsed.value), (Quantity::Figure(figure), Value::Number(0.5)));
+        assert_eq!(
+            (parsed.quantity, parsed.value),
+            (Quantity::Figure(figure), Value::Number(0.5))
+        );
         let value = |text| read(text, names).unwrap().value;
         assert_eq!(value("aiperf.requests.errors == 0"), Value::Number(0.0));
         assert_eq!(value("aiperf.requests.error_rate < 1%"), Value::Number(0.01));

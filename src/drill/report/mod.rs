@@ -71,7 +71,11 @@ impl Report {
         Self {
             name: scenario.name.clone(),
             description: scenario.description.clone(),
-            verdict: if holds && done && ran { Verdict::Pass } else { Verdict::Fail },
+            verdict: if holds && done && ran {
+                Verdict::Pass
+            } else {
+                Verdict::Fail
+            },
             judgements,
             record,
             took,

@@ -129,7 +129,9 @@ impl Load {
                 ));
             }
             (None, Some(clients)) => positive("concurrency", clients, MAX_CONCURRENCY)?,
-            (None, None) => return Err("say rate (open loop), concurrency (closed loop) or command (a program)".to_owned()),
+            (None, None) => {
+                return Err("say rate (open loop), concurrency (closed loop) or command (a program)".to_owned());
+            }
             (Some(_), Some(_)) => return Err("rate and concurrency exclude each other".to_owned()),
         }
         positive("prompt_tokens", self.prompt_tokens, MAX_TOKENS)?;

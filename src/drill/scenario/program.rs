@@ -55,7 +55,8 @@ impl Program {
         };
         if load != probe {
             return Err(
-                "command goes with env, start, stop, wait, target and model; what it asks is told in its words".to_owned(),
+                "command goes with env, start, stop, wait, target and model; what it asks is told in its words"
+                    .to_owned(),
             );
         }
         if let Some(stop) = load.stop
@@ -83,7 +84,10 @@ impl Program {
 
     /// Whether it is told where its figures go.
     pub fn reports(&self) -> bool {
-        self.words.iter().chain(self.env.values()).any(|word| word.contains("{report}"))
+        self.words
+            .iter()
+            .chain(self.env.values())
+            .any(|word| word.contains("{report}"))
     }
 }
 
@@ -102,7 +106,10 @@ impl Places {
         while let Some(at) = rest.find('{') {
             filled.push_str(&rest[..at]);
             rest = &rest[at..];
-            let place = PLACES.iter().zip(&self.values).find(|(place, _)| rest.starts_with(**place));
+            let place = PLACES
+                .iter()
+                .zip(&self.values)
+                .find(|(place, _)| rest.starts_with(**place));
             let taken = match place {
                 Some((place, value)) => {
                     filled.push_str(value);
@@ -132,7 +139,8 @@ mod tests {
 
     #[test]
     fn a_program_is_a_load_with_a_command() {
-        let program = read("command = \"p 'a b' --url {url} -o {report}\"\nstart = \"1s\"\nenv = { A = \"{seed}\" }").unwrap();
+        let program =
+            read("command = \"p 'a b' --url {url} -o {report}\"\nstart = \"1s\"\nenv = { A = \"{seed}\" }").unwrap();
         assert_eq!(program.words, ["p", "a b", "--url", "{url}", "-o", "{report}"]);
         assert!(program.reports() && program.wait == WAIT);
         assert!(!read("command = [\"p\", \"{url}\"]").unwrap().reports());
@@ -153,7 +161,10 @@ mod tests {
     fn placeholders_are_filled_once() {
         let values = ["http://h:1", "{seed}", "/r", "7", "n", "/d"].map(str::to_owned);
         let places = Places { values };
-        assert_eq!(places.fill("{url}/v1 {model} {x} {{seed}} {"), "http://h:1/v1 {seed} {x} {7} {");
+        assert_eq!(
+            places.fill("{url}/v1 {model} {x} {{seed}} {"),
+            "http://h:1/v1 {seed} {x} {7} {"
+        );
         assert_eq!(places.fill("{dir}/{name}:{report}"), "/d/n:/r");
     }
 }
