@@ -29,17 +29,21 @@ pub enum ServeError {
     /// Standard output, the summary file or the signal handlers.
     #[error("cannot {0}: {1}")]
     Io(String, std::io::Error),
+    /// Told to stop at once while answers were under way. Exit code 130.
+    #[error("stopped at once, before the drain had ended: {0} answers were cut off")]
+    Cut(u64),
     /// It came up but did not end well.
     #[error("{0}")]
     Unclean(String),
 }
 
 impl ServeError {
-    /// Process exit code: 1 the run failed, 2 bad input.
+    /// Process exit code: 1 the run failed, 2 bad input, 130 a second signal cut answers off.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) => 2,
             Self::Start(error) if error.is_bad_input() => 2,
+            Self::Cut(_) => 130,
             Self::Start(_) | Self::Io(..) | Self::Unclean(_) => 1,
         }
     }
@@ -281,14 +285,16 @@ fn end(cluster: Cluster, signals: &Signals, summary: Option<&Path>) -> Result<()
     } else {
         EventLosses::default()
     };
+    let unsaid = cluster.unsaid_goodbyes();
     drop(cluster);
-    say(&summary_lines(&snapshot, events))?;
+    say(&summary_lines(&snapshot, events, unsaid))?;
     if let Some(path) = summary {
         let text = serde_json::to_string_pretty(&serde_json::json!({
             "drained": drained,
             "in_use": snapshot.in_use(),
             "lateness": snapshot.lateness(),
             "events": events,
+            "unsaid_goodbyes": unsaid,
             "fleet": snapshot,
         }))
         .map_err(|error| ServeError::Io("write the summary".into(), error.into()))?;
@@ -298,6 +304,15 @@ fn end(cluster: Cluster, signals: &Signals, summary: Option<&Path>) -> Result<()
         return Err(ServeError::Unclean(format!(
             "something was left over after the drain: {:?}",
             snapshot.in_use()
+        )));
+    }
+    if !drained && snapshot.in_use().open_streams > 0 {
+        return Err(ServeError::Cut(snapshot.in_use().open_streams));
+    }
+    if unsaid > 0 {
+        return Err(ServeError::Unclean(format!(
+            "discovery could not be told that {unsaid} workers have left: their records stay until the leases run out; \
+             bring discovery back before the drain"
         )));
     }
     if events.undelivered > 0 {
@@ -310,19 +325,24 @@ fn end(cluster: Cluster, signals: &Signals, summary: Option<&Path>) -> Result<()
     Ok(())
 }
 
-fn summary_lines(snapshot: &FleetSnapshot, events: EventLosses) -> String {
+fn summary_lines(snapshot: &FleetSnapshot, events: EventLosses, unsaid: usize) -> String {
     let ranks = || snapshot.workers.iter().flat_map(|worker| &worker.ranks);
     let late = snapshot.lateness();
     let left = snapshot
         .workers
         .iter()
         .filter(|worker| worker.registered && worker.state == WorkerState::Left)
-        .count();
+        .count()
+        .saturating_sub(unsaid);
     let in_use = snapshot.in_use();
     let unregistered = snapshot.workers.iter().filter(|worker| !worker.registered).count();
     let unregistered = match unregistered {
         0 => String::new(),
         count => format!(", {count} were never registered"),
+    };
+    let unsaid = match unsaid {
+        0 => String::new(),
+        count => format!(", {count} could not tell discovery"),
     };
     let lost = if events == EventLosses::default() {
         String::new()
@@ -333,7 +353,7 @@ fn summary_lines(snapshot: &FleetSnapshot, events: EventLosses) -> String {
         )
     };
     format!(
-        "served {} requests, {} tokens in {} passes; {left} of {} workers left in good order{unregistered}\n\
+        "served {} requests, {} tokens in {} passes; {left} of {} workers left in good order{unsaid}{unregistered}\n\
          passes late by {:.3} ms mean, {:.1} ms p99, {:.1} ms max ({:.1} ms of modelled time lost)\n\
          left over: {} streams, {} sequences, {} blocks, {} handoffs{lost}",
         ranks().map(|rank| rank.requests_total).sum::<u64>(),

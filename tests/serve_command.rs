@@ -101,6 +101,13 @@ impl Running {
         }
     }
 
+    /// Of the only worker, started with `--http-port 0`.
+    fn http_address(&mut self) -> String {
+        self.read_until("http ports: ");
+        let ports = self.said.lines().last().unwrap();
+        ports.split("http://").nth(1).unwrap().to_owned()
+    }
+
     fn signal(&self, signal: &str) {
         let killed = Command::new("kill")
             .arg(signal)
@@ -308,16 +315,7 @@ fn events_that_nobody_took_make_the_end_unclean() {
         "0",
     ];
     let mut running = Running::start(serve(&store, &flags).arg("--summary").arg(&summary));
-    running.read_until("http ports: ");
-    let address = running
-        .said
-        .lines()
-        .last()
-        .unwrap()
-        .split("http://")
-        .nth(1)
-        .unwrap()
-        .to_owned();
+    let address = running.http_address();
     nats.kill().unwrap();
     nats.wait().unwrap();
     let body = serde_json::json!({"model": "tiny", "prompt": vec![1; 70], "max_tokens": 1});
@@ -340,6 +338,48 @@ fn events_that_nobody_took_make_the_end_unclean() {
         "{}",
         summary["events"]
     );
+}
+
+#[test]
+fn a_goodbye_that_discovery_does_not_hear_makes_the_end_unclean() {
+    let store = TempDir::new().unwrap();
+    let directory = store.path().join("kv");
+    let mut running = Running::start(serve(&store, &[]).arg("--file-kv").arg(&directory));
+    std::fs::rename(&directory, store.path().join("away")).unwrap();
+    std::fs::write(&directory, "not a directory").unwrap();
+    running.signal("-TERM");
+    let mut errors = running.child.stderr.take().unwrap();
+    let (said, code) = running.end();
+    let mut log = String::new();
+    errors.read_to_string(&mut log).unwrap();
+    assert_eq!(code, Some(1), "{said}{log}");
+    assert!(
+        said.contains("0 of 1 workers left in good order, 1 could not tell discovery"),
+        "{said}"
+    );
+    assert!(log.contains("their records stay until the leases run out"), "{log}");
+}
+
+#[test]
+fn a_second_signal_cuts_answers_off_and_says_so() {
+    let store = TempDir::new().unwrap();
+    let slow = r#"{"type":"fixed","prefill_ms":1,"decode_ms":1000}"#;
+    let mut running = Running::start(&mut serve(&store, &["--http-port", "0", "--timing-model", slow]));
+    let address = running.http_address();
+    let body = serde_json::json!({"model": "tiny", "prompt": [1, 2, 3], "max_tokens": 500, "stream": true});
+    let answer = ureq::post(format!("http://{address}/v1/completions"))
+        .send_json(body)
+        .unwrap();
+    let mut stream = BufReader::new(answer.into_body().into_reader());
+    stream.read_line(&mut String::new()).unwrap();
+    running.signal("-TERM");
+    running.read_until("draining");
+    // Signals closer to each other count as one.
+    std::thread::sleep(std::time::Duration::from_millis(400));
+    running.signal("-TERM");
+    let (said, code) = running.end();
+    assert_eq!(code, Some(130), "{said}");
+    assert!(said.contains("0 of 1 workers left in good order"), "{said}");
 }
 
 #[test]

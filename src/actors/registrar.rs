@@ -194,16 +194,22 @@ enum Over {
 
 impl Keeper {
     async fn run(mut self) {
+        let mut listed = false;
         loop {
             let Some(lease) = self.register().await else {
+                // It was listed under a lease that is given up, and there is no telling the store.
+                if listed && !self.disturbed.lease_lost {
+                    self.store.goodbye_unsaid();
+                }
                 return self.left();
             };
+            listed = true;
             self.news.do_send(LeaseNews::Registered);
             self.card_is_away = false;
             match self.keep(&lease).await {
                 Over::Abandoned => return,
                 Over::Again => {
-                    self.close(lease).await;
+                    let _ = self.close(lease).await;
                     self.news.do_send(LeaseNews::Lapsed);
                 }
                 Over::Lost => {
@@ -211,19 +217,23 @@ impl Keeper {
                     self.news.do_send(LeaseNews::Lapsed);
                 }
                 Over::Left => {
-                    self.close(lease).await;
+                    if !self.close(lease).await {
+                        self.store.goodbye_unsaid();
+                    }
                     return self.left();
                 }
             }
         }
     }
 
-    async fn close(&self, lease: Lease) {
+    /// Whether the store has confirmed it; otherwise the lease runs out by itself.
+    async fn close(&self, lease: Lease) -> bool {
         match tokio::time::timeout(GOODBYE, self.discovery.close(lease)).await {
-            Ok(Ok(())) => {}
+            Ok(Ok(())) => return true,
             Ok(Err(error)) => tracing::debug!(%error, "goodbye failed; the lease will run out"),
             Err(_) => tracing::debug!("goodbye not confirmed; the lease will run out"),
         }
+        false
     }
 
     fn left(&self) {

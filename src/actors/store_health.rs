@@ -1,6 +1,7 @@
 //! Whether the discovery store does what it is asked, put together from what every registrar meets: 256 of them report
 //! one outage, and again now and then for as long as it lasts for any of them.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::time::Instant;
@@ -15,6 +16,7 @@ pub struct StoreHealth(Arc<Health>);
 #[derive(Debug, Default)]
 struct Health {
     outage: Mutex<Option<Outage>>,
+    unsaid_goodbyes: AtomicUsize,
     said: Repeated,
 }
 
@@ -52,6 +54,11 @@ impl StoreHealth {
     pub fn trouble(&self) -> Option<Outage> {
         self.outage().clone()
     }
+
+    /// Workers that left while the store could not be told: their records stay until their leases run out.
+    pub fn unsaid_goodbyes(&self) -> usize {
+        self.0.unsaid_goodbyes.load(Ordering::Relaxed)
+    }
 }
 
 impl Witness {
@@ -73,7 +80,7 @@ impl Witness {
                 %error,
                 workers,
                 lasts_s = since.elapsed().as_secs(),
-                "discovery fails; serving on, and registering again as soon as it is back"
+                "discovery fails; what runs goes on, and discovery is tried again"
             );
         }
     }
@@ -89,6 +96,11 @@ impl Witness {
             outage.workers
         });
         if left > 0 { None } else { outage.take() }
+    }
+
+    /// The worker leaves, and its records stay.
+    pub(super) fn goodbye_unsaid(&self) {
+        self.health.0.unsaid_goodbyes.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn worked(&mut self) {

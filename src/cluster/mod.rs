@@ -227,6 +227,11 @@ impl Cluster {
         self.store_health.trouble()
     }
 
+    /// Workers that left without discovery being told: their records stay until their leases run out.
+    pub fn unsaid_goodbyes(&self) -> usize {
+        self.store_health.unsaid_goodbyes()
+    }
+
     /// Lets the events of a fleet that is over go out, within a bound, and says what was lost.
     pub fn settle_events(&self) -> EventLosses {
         self.handle().block_on(self.outlets.settle())

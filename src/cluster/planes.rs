@@ -31,7 +31,7 @@ const BROKER_LIMITS: fn() -> zmq::Limits = || zmq::Limits {
     ..zmq::Limits::default()
 };
 
-/// How long to look for a broker in discovery.
+/// Longest look for a broker in discovery; the limit for registrations may be shorter.
 const BROKER_PATIENCE: Duration = Duration::from_secs(10);
 
 const BROKER_LOOK: Duration = Duration::from_millis(200);
@@ -204,6 +204,8 @@ impl<'a> Planes<'a> {
     /// The brokers of a namespace, waited for a while: they may be starting at the same time.
     fn discover_brokers(&self, namespace: &str) -> Result<BrokerAddresses, StartError> {
         let begun = Instant::now();
+        let patience = BROKER_PATIENCE.min(self.config.registration_limit);
+        let mut told = false;
         loop {
             let records = self.pool.block_on(self.discovery.list(&broker_prefix(namespace)))?;
             let mut urls = Vec::new();
@@ -218,10 +220,17 @@ impl<'a> Planes<'a> {
                 let brokers = BrokerAddresses::new(urls.iter().map(String::as_str));
                 return brokers.map_err(|error| StartError::Settings(error.to_string()));
             }
-            if begun.elapsed() > BROKER_PATIENCE {
+            if !std::mem::replace(&mut told, true) {
+                tracing::warn!(
+                    namespace,
+                    limit_s = patience.as_secs_f32(),
+                    "no broker in discovery yet; waiting for one"
+                );
+            }
+            if begun.elapsed() > patience {
                 return Err(StartError::NoBroker {
                     namespace: namespace.to_owned(),
-                    waited: BROKER_PATIENCE,
+                    waited: patience,
                 });
             }
             std::thread::sleep(BROKER_LOOK);

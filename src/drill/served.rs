@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::truth::{Compared, Comparing, Truth};
+use super::truth::{Compared, Comparing, GRACE, Truth};
 use crate::actors::control::{Control, Seen};
 use crate::truth::Caches;
 use crate::truth::credit::{self, Credit, Question};
@@ -31,6 +31,7 @@ impl Truth for Served {
         Box::pin(async move {
             let index = find(control).await?;
             let before = control.caches().await;
+            tokio::time::sleep(GRACE).await;
             let (questions, _) = credit::questions(&[&before, &self.earlier.take()], QUESTIONS);
             let asked = timeout(PATIENCE, spawn_blocking(move || ask_all(&index, questions))).await;
             let asked = asked.map_err(|_| "the index does not answer in time".to_owned())?;

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::time::Duration;
 
 use super::record::Drift;
 use crate::actors::control::Control;
@@ -27,6 +28,9 @@ impl Compared {
         }
     }
 }
+
+/// Time that events may take to a router: a comparison looks at the caches, waits for so long, and asks then.
+pub const GRACE: Duration = Duration::from_millis(300);
 
 /// What a comparison comes to.
 pub type Comparing<'a> = Pin<Box<dyn Future<Output = Result<Compared, String>> + 'a>>;

@@ -1,8 +1,9 @@
 //! Requests that wait in the router, class by class, served in deficit round robin.
 //!
 //! Each class has a credit in uncached prompt tokens. Whoever is served pays with it; a class that cannot pay gets its
-//! quantum when its turn comes, so that over time classes send prefill work in the ratio of their quanta. A class keeps its
-//! turn as long as it can pay for its next request, which is decided when it was served. Source: Dynamo 1.6.1 policy queue.
+//! quantum when its turn comes, so that over time classes send prefill work in the ratio of their quanta. Who was served last
+//! and has credit left is asked first, once: when it cannot pay or may not go then, its turn is over and the others come
+//! before it the next time too. Source: Dynamo 1.6.1 policy queue.
 
 use super::RouterError;
 use super::policy::{PolicyClass, PolicyProfile};
@@ -38,6 +39,8 @@ pub(crate) struct Classes<T> {
     queues: Vec<Class<T>>,
     /// Class whose turn is next.
     cursor: usize,
+    /// Class that was served last and has credit left, until it is asked again.
+    carry: Option<usize>,
     waiting: usize,
 }
 
@@ -53,6 +56,7 @@ impl<T> Classes<T> {
             queues: profile.classes().iter().map(class).collect(),
             profile: profile.clone(),
             cursor: 0,
+            carry: None,
             waiting: 0,
         }
     }
@@ -117,6 +121,7 @@ impl<T> Classes<T> {
 
     /// The next request of the classes that `may_go` lets through.
     pub(crate) fn pop(&mut self, may_go: impl Fn(&PolicyClass) -> bool) -> Option<T> {
+        let carry = self.carry.take();
         if self.waiting == 0 {
             return None;
         }
@@ -125,12 +130,13 @@ impl<T> Classes<T> {
         let open: Vec<bool> = (0..count)
             .map(|at| !self.queues[at].queue.is_empty() && may_go(&classes[at]))
             .collect();
-        let turns = || {
-            (0..count)
-                .map(|step| (self.cursor + step) % count)
-                .filter(|&at| open[at])
-        };
-        let turns: Vec<usize> = turns().collect();
+        if let Some(at) = carry.filter(|&at| open[at] && self.can_pay(at)) {
+            return self.serve(at);
+        }
+        let turns: Vec<usize> = (0..count)
+            .map(|step| (self.cursor + step) % count)
+            .filter(|&at| open[at])
+            .collect();
         for &at in &turns {
             if !self.can_pay(at) {
                 self.queues[at].credit += self.profile.classes()[at].quantum;
@@ -172,11 +178,8 @@ impl<T> Classes<T> {
             state.credit = 0;
         }
         self.waiting -= 1;
-        self.cursor = if self.can_pay(class) {
-            class
-        } else {
-            (class + 1) % count
-        };
+        self.cursor = (class + 1) % count;
+        self.carry = (state.credit > 0).then_some(class);
         Some(entry.request)
     }
 }
@@ -247,13 +250,13 @@ policy_classes:
     }
 
     #[test]
-    fn a_turn_is_kept_or_passed_on_when_it_is_used() {
+    fn a_turn_lasts_while_the_credit_pays() {
         let mut classes = two((100, 100), "");
         push(&mut classes, 0, "a", 60).unwrap();
         push(&mut classes, 0, "a", 60).unwrap();
         push(&mut classes, 1, "b", 10).unwrap();
         assert_eq!(classes.pop(|_| true), Some("a"));
-        // 40 left do not pay for the next one, and a cheaper one that comes later and goes first finds the turn passed on.
+        // 40 left do not pay for the next one, but they do for a cheaper one that comes later and goes first.
         let urgent = Urgency {
             strict_priority: 1,
             priority: 0,
@@ -262,7 +265,19 @@ policy_classes:
             best_cached: 0,
         };
         classes.push(0, urgent, 2, "c").unwrap();
-        assert_eq!(drain(&mut classes), ["b", "c", "a"]);
+        assert_eq!(drain(&mut classes), ["c", "b", "a"]);
+    }
+
+    #[test]
+    fn a_turn_ends_when_its_class_may_not_go() {
+        let mut classes = two((100, 100), "");
+        push(&mut classes, 0, "a", 40).unwrap();
+        push(&mut classes, 0, "a", 40).unwrap();
+        push(&mut classes, 1, "b", 40).unwrap();
+        assert_eq!(classes.pop(|_| true), Some("a"));
+        assert_eq!(classes.pop(|_| false), None);
+        // 60 left pay for the next one, yet the other class comes first now.
+        assert_eq!(drain(&mut classes), ["b", "a"]);
     }
 
     #[test]

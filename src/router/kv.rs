@@ -247,7 +247,7 @@ impl KvRouter {
 
     /// The next waiting request that can go now; call until `None` after anything that may make a target less busy.
     pub fn release(&mut self, now: SimTime) -> Option<Placement> {
-        if self.queue.len() == 0 || self.routable.is_empty() {
+        if self.queue.len() == 0 {
             return None;
         }
         let loads: Vec<u64> = self

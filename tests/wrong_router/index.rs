@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ghostfleet::truth::{Block, Caches, RankCache, RankId};
-use ghostfleet::types::{LocalHash, SequenceHash};
+use ghostfleet::truth::RankId;
 use serde_json::Value;
 
 use crate::wrong::Wrong;
@@ -152,28 +151,7 @@ impl Stream {
         }
         credit
     }
-
-    fn cached(&self) -> Vec<Block> {
-        let block = |(hash, known): (&u64, &Known)| Block {
-            hash: SequenceHash(*hash),
-            local: LocalHash(known.local),
-            parent: known.parent.map(SequenceHash),
-        };
-        self.blocks.iter().map(block).collect()
-    }
 }
 
 /// Name of a stream: rank and publisher.
 pub(crate) type StreamId = (RankId, u64);
-
-/// Everything that is believed, for comparison with the truth.
-pub(crate) fn caches(streams: &BTreeMap<StreamId, Stream>) -> Caches {
-    let mut ranks: BTreeMap<RankId, Vec<Block>> = BTreeMap::new();
-    for ((rank, _), stream) in streams {
-        ranks.entry(*rank).or_default().extend(stream.cached());
-    }
-    let cache = |(id, blocks): (RankId, Vec<Block>)| (id, RankCache::new(id.to_string(), blocks));
-    Caches {
-        ranks: ranks.into_iter().map(cache).collect(),
-    }
-}

@@ -37,6 +37,10 @@ impl Sglang {
         let chunked = self.chunked;
         // Destinations come first: no prompt starts while one waits for pages or for a place.
         let rests = self.prefill_rests > 0 || self.desk.has_pending() || !self.ready.is_empty();
+        if !self.rules.is_real() {
+            // The emulator sorts in every pass: what is evicted before the next admission has had its effect.
+            self.order_waiting();
+        }
         if rests || (chunked.is_none() && (self.full || self.waiting.is_empty())) {
             return;
         }
@@ -44,7 +48,9 @@ impl Sglang {
             self.full = self.rules.is_real();
             return;
         }
-        self.order_waiting();
+        if self.rules.is_real() {
+            self.order_waiting();
+        }
         let mut budget = self.budget();
         self.attempt = self.listing.schedule.is_some().then(|| Attempt {
             order: self.waiting.iter().map(|&at| self.slots[at].sequence.id).collect(),
