@@ -143,7 +143,11 @@ impl Control {
                 Err(error) => return Err(error),
             }
         }
-        let outcome = restart_when_gone(&self.fleet, worker, same_id).await;
+        let outcome = match restart_when_gone(&self.fleet, worker, same_id).await {
+            // Somebody else was faster, a fault for instance.
+            Err(CommandError::Alive(_)) => Ok(()),
+            outcome => outcome,
+        };
         self.note(path, "restart", &outcome);
         outcome
     }

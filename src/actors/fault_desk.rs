@@ -174,7 +174,8 @@ fn answer<T>(sent: Result<Result<T, CommandError>, MailboxError>) -> Result<T, C
     sent.unwrap_or(Err(CommandError::Stopped))
 }
 
-/// Restarts a worker as soon as its former incarnation is gone.
+/// Restarts a worker as soon as its former incarnation is gone. One that lives and has not been told to go is left alone:
+/// an order that waited for its end would pull it up again after a death that is not its business.
 pub(super) async fn restart_when_gone(
     fleet: &Addr<Fleet>,
     worker: WorkerId,
@@ -183,7 +184,7 @@ pub(super) async fn restart_when_gone(
     let mut waited = Duration::ZERO;
     loop {
         let outcome = answer(fleet.send(Restart { worker, same_id }).await);
-        if !matches!(outcome, Err(CommandError::Alive(_))) || waited >= GONE_LIMIT {
+        if !matches!(outcome, Err(CommandError::Going(_))) || waited >= GONE_LIMIT {
             return outcome;
         }
         tokio::time::sleep(GONE_CHECK).await;

@@ -65,6 +65,8 @@ struct Slot {
     actor: Option<Addr<Worker>>,
     restarts: Restarts,
     seen_registered: bool,
+    /// This incarnation has been told to go: its place is free soon.
+    going: bool,
     /// This incarnation has left in good order.
     left: bool,
 }
@@ -85,12 +87,23 @@ pub enum CommandError {
     /// No such actor in the fleet.
     #[error("there is no actor {0} in this fleet")]
     NoSuchActor(ActorPath),
+    /// The actor has died, and its worker replaces it after a while.
+    #[error("{path} is down; its supervisor builds it again in {} ms", back_in.as_millis())]
+    Down {
+        /// Which one.
+        path: ActorPath,
+        /// Until then.
+        back_in: Duration,
+    },
     /// The worker is not alive.
     #[error("{0} is not alive; restart it first")]
     NotAlive(ActorPath),
     /// The worker is alive.
     #[error("{0} is alive; crash or drain it first")]
     Alive(ActorPath),
+    /// The worker has been told to go and has not gone yet.
+    #[error("{0} has not gone yet: it finishes its streams; try again later")]
+    Going(ActorPath),
     /// The actor has no KV cache.
     #[error("{0} has no KV cache; name a worker or a rank, as in w3 or w3/r0")]
     NoCache(ActorPath),
@@ -102,8 +115,8 @@ pub enum CommandError {
         /// Why not.
         reason: String,
     },
-    /// The fleet is gone.
-    #[error("the fleet has stopped")]
+    /// The fleet is gone, or about to go.
+    #[error("the fleet is stopping or has stopped")]
     Stopped,
 }
 
@@ -167,6 +180,7 @@ impl Fleet {
                 actor: None,
                 restarts: Restarts::default(),
                 seen_registered: false,
+                going: false,
                 left: false,
             };
             (slot.plan.id, slot)
@@ -215,6 +229,7 @@ impl Fleet {
         };
         slot.incarnation += 1;
         slot.left = false;
+        slot.going = false;
         slot.instance = same.unwrap_or_else(random_instance);
         let worker = {
             // Sockets and their tasks belong to the shared pool, not to this thread.
@@ -376,6 +391,7 @@ impl Handler<Died> for Fleet {
                     }
                     Verdict::GiveUp => {
                         tracing::error!(actor = %worker_path(id), ?cause, budget = policy.budget, "died too often; stays dead");
+                        slot.entry.note_gave_up(worker_path(id).to_string(), &policy);
                     }
                 }
             }
@@ -410,12 +426,17 @@ impl Handler<Kill> for Fleet {
             Ok(worker) => worker.clone(),
             Err(error) => return Box::pin(std::future::ready(Err(error))),
         };
+        if path.child.is_none()
+            && let Ok(slot) = self.slot(path)
+        {
+            slot.going = true;
+        }
         Box::pin(async move {
             match path.child {
                 None => worker.send(Die(death)).await.or(Ok(())),
                 Some(child) => match worker.send(KillChild(child, death)).await {
                     Ok(Ok(())) => Ok(()),
-                    Ok(Err(_)) => Err(CommandError::NoSuchActor(path)),
+                    Ok(Err(missing)) => Err(missing.error(path)),
                     Err(_) => Err(CommandError::NotAlive(path)),
                 },
             }
@@ -439,7 +460,7 @@ impl Handler<FindRanks> for Fleet {
             let (worker, rank) = asked?;
             match worker.send(RanksOf(rank)).await {
                 Ok(Ok(ranks)) => Ok(ranks),
-                Ok(Err(_)) => Err(CommandError::NoSuchActor(path)),
+                Ok(Err(missing)) => Err(missing.error(path)),
                 Err(_) => Err(CommandError::NotAlive(path)),
             }
         })
@@ -450,7 +471,9 @@ impl Handler<DrainWorker> for Fleet {
     type Result = Result<(), CommandError>;
 
     fn handle(&mut self, DrainWorker(id): DrainWorker, _: &mut Self::Context) -> Self::Result {
-        self.alive(worker_path(id))?.do_send(Drain);
+        let path = worker_path(id);
+        self.alive(path)?.do_send(Drain);
+        self.slot(path)?.going = true;
         Ok(())
     }
 }
@@ -460,9 +483,17 @@ impl Handler<Restart> for Fleet {
 
     fn handle(&mut self, Restart { worker, same_id }: Restart, ctx: &mut Self::Context) -> Self::Result {
         let path = worker_path(worker);
+        if self.stopping {
+            // A restart that was waiting must not outlive the goodbye: nobody would drain what it builds.
+            return Err(CommandError::Stopped);
+        }
         let slot = self.slot(path)?;
         if slot.actor.is_some() {
-            return Err(CommandError::Alive(path));
+            return Err(if slot.going {
+                CommandError::Going(path)
+            } else {
+                CommandError::Alive(path)
+            });
         }
         slot.entry.count_restart();
         let same = same_id.then_some(slot.instance).filter(|id| id.0 != 0);

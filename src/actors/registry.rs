@@ -20,7 +20,7 @@ use super::liveness::Child;
 use super::path::ActorPath;
 use super::plan::WorkerPlan;
 use super::recovery::RecoveryCounts;
-use super::supervision::Supervised;
+use super::supervision::{RestartPolicy, Supervised};
 use crate::engine::EngineKind;
 use crate::faults::Journal;
 use crate::faults::journal::Event;
@@ -239,6 +239,24 @@ impl WorkerEntry {
         let mut deaths = self.deaths.lock().unwrap_or_else(PoisonError::into_inner);
         deaths.retain(|earlier| earlier.path != death.path);
         deaths.push(death);
+    }
+
+    /// Time at `now` until a dead actor is replaced; `None`: it never will be by itself, or there never was one.
+    pub(super) fn back_in(&self, path: &str, now: SimTime) -> Option<Duration> {
+        let deaths = self.deaths.lock().unwrap_or_else(PoisonError::into_inner);
+        let death = deaths.iter().find(|death| death.path == path)?;
+        death.backoff_ms?;
+        Duration::try_from_secs_f64(death.replaced_in_ms(now) / 1e3).ok()
+    }
+
+    /// An actor of this worker, or the worker itself, has died too often.
+    pub(super) fn note_gave_up(&self, path: String, policy: &RestartPolicy) {
+        self.faults.table().journal().note(Event::GaveUp {
+            worker: self.id,
+            path,
+            budget: policy.budget,
+            window_s: policy.window.as_secs_f64(),
+        });
     }
 
     /// What selectors may ask for besides the group.

@@ -1,8 +1,11 @@
 //! Answers of the admin API that are not what was asked for.
 
 use axum::Json;
+use axum::extract::{FromRequestParts, Query};
 use axum::http::StatusCode;
+use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
+use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::actors::fleet::CommandError;
@@ -22,6 +25,20 @@ impl Problem {
     }
 }
 
+/// A query, refused in the same form as everything else.
+pub(super) struct Asked<T>(pub(super) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Asked<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let query = Query::<T>::from_request_parts(parts, state).await;
+        query
+            .map(|Query(asked)| Self(asked))
+            .map_err(|refused| Problem::bad(refused.body_text()))
+    }
+}
+
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         (self.0, Json(json!({"error": self.1}))).into_response()
@@ -32,7 +49,9 @@ impl From<CommandError> for Problem {
     fn from(error: CommandError) -> Self {
         let status = match error {
             CommandError::NoSuchActor(_) | CommandError::NoCache(_) => StatusCode::NOT_FOUND,
-            CommandError::NotAlive(_) | CommandError::Alive(_) => StatusCode::CONFLICT,
+            CommandError::Down { .. } | CommandError::NotAlive(_) | CommandError::Alive(_) | CommandError::Going(_) => {
+                StatusCode::CONFLICT
+            }
             CommandError::Start { .. } | CommandError::Stopped => StatusCode::SERVICE_UNAVAILABLE,
         };
         Self(status, error.to_string())

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
@@ -17,7 +17,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::answer::Problem;
+use super::answer::{Asked, Problem};
 use super::figures::{self, Each};
 use super::routes::Api;
 use crate::actors::control::Control;
@@ -68,7 +68,7 @@ impl Drop for Seat {
     }
 }
 
-pub(super) async fn live(State(api): State<Arc<Api>>, Query(wanted): Query<Wanted>) -> Response {
+pub(super) async fn live(State(api): State<Arc<Api>>, Asked(wanted): Asked<Wanted>) -> Response {
     if api.readers.fetch_add(1, Relaxed) >= MAX_READERS {
         api.readers.fetch_sub(1, Relaxed);
         let full = format!("{MAX_READERS} readers follow the fleet already; close one");

@@ -143,10 +143,10 @@ pub const OPERATIONS: &[Operation] = &[
     operation(
         "get",
         "/v1/journal",
-        "What has happened, in order",
+        "What has happened, in order, oldest first; `more` says that there are entries after `next`",
         &[
             ("after", "integer", "position to go on from"),
-            ("limit", "integer", "most entries"),
+            ("limit", "integer", "most entries, 1000 without, at most 10000"),
             ("draws", "boolean", "with the dice of every gate"),
         ],
         None,

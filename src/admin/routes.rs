@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use axum::body::Bytes;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
@@ -12,7 +12,7 @@ use axum::{Json, Router};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::answer::Problem;
+use super::answer::{Asked, Problem};
 use super::blocks::Shape;
 use super::figures::{self, Each};
 use super::{dashboard, live, openapi, supervisor};
@@ -72,7 +72,7 @@ struct Detail {
     workers: Option<Each>,
 }
 
-async fn fleet(State(api): State<Arc<Api>>, Query(detail): Query<Detail>) -> Json<Value> {
+async fn fleet(State(api): State<Arc<Api>>, Asked(detail): Asked<Detail>) -> Json<Value> {
     let latency = figures::latency(&api.control).figures();
     let mut fleet = figures::fleet(&api.control, detail.workers.unwrap_or(Each::No), latency);
     fleet["supervisor"] = supervisor::rule();
@@ -86,7 +86,7 @@ struct Most {
     worker: Option<String>,
 }
 
-async fn requests(State(api): State<Arc<Api>>, Query(most): Query<Most>) -> Answer {
+async fn requests(State(api): State<Arc<Api>>, Asked(most): Asked<Most>) -> Answer {
     let of = most.worker.map(|path| path.parse::<ActorPath>()).transpose()?;
     let limit = most.limit.unwrap_or(1000).min(MAX_ENTRIES);
     let (requests, not_listed) = api.control.requests(of.map(|path| path.worker), limit);
@@ -115,7 +115,7 @@ struct Which {
     select: Option<String>,
 }
 
-async fn workers(State(api): State<Arc<Api>>, Query(which): Query<Which>) -> Answer {
+async fn workers(State(api): State<Arc<Api>>, Asked(which): Asked<Which>) -> Answer {
     let mut rows = api.control.registry().rows(api.control.now());
     if let Some(select) = which.select {
         let chosen = api.control.choose(select.parse()?, 0).await;
@@ -189,7 +189,7 @@ struct Under {
     prefix: String,
 }
 
-async fn records(State(api): State<Arc<Api>>, Query(under): Query<Under>) -> Answer {
+async fn records(State(api): State<Arc<Api>>, Asked(under): Asked<Under>) -> Answer {
     let Under { prefix } = under;
     if !prefix.starts_with("v1/") {
         return Err(Problem::bad(format!(
@@ -405,7 +405,7 @@ struct Part {
 /// Entries of one answer.
 const MAX_ENTRIES: usize = 10_000;
 
-async fn journal(State(api): State<Arc<Api>>, Query(part): Query<Part>) -> Json<Value> {
+async fn journal(State(api): State<Arc<Api>>, Asked(part): Asked<Part>) -> Json<Value> {
     let limit = part.limit.unwrap_or(1000).clamp(1, MAX_ENTRIES);
     Json(json!(api.control.journal().page(part.after, limit, part.draws)))
 }

@@ -156,7 +156,8 @@ pub enum CtlCommand {
     /// The fleet's true caches are held against what the router says. Exit code 3 when the share of wrong blocks (with
     /// --frontend: of wrong choices) is above --max.
     Drift(DriftArgs),
-    /// Streams, sequences, blocks and handoffs that are held although nobody uses them. Exit code 3 when there are any.
+    /// Streams, sequences, blocks and handoffs that are held: leaks, once no request is open any more. Exit code 3 when
+    /// there are any.
     ///
     /// To be asked when no request is under way: what is held all the while counts.
     Leaks(LeaksArgs),
@@ -272,6 +273,9 @@ pub enum FaultCommand {
         /// From this position on.
         #[arg(long, value_name = "N", default_value_t = 0)]
         after: u64,
+        /// At most the newest so many.
+        #[arg(long, value_name = "N", default_value_t = 1000)]
+        last: usize,
         /// With the dice of every gate.
         #[arg(long)]
         draws: bool,

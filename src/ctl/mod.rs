@@ -5,6 +5,7 @@ mod print;
 mod top;
 mod truth;
 
+use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::io::Write as _;
 
@@ -15,6 +16,9 @@ pub use self::client::ClientError;
 use crate::cli::ctl::{CtlArgs, CtlCommand, FaultCommand, Told, Window};
 use crate::faults::{Fault, FaultError, Selector, SelectorError};
 use crate::witness::WitnessError;
+
+/// Entries of the journal that are read at a time.
+const JOURNAL_PAGE: usize = 10_000;
 
 /// How a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +38,9 @@ pub enum CtlError {
     /// Everything was looked at, and it is not as it should be. Exit code 3.
     #[error("{0}")]
     Verdict(String),
+    /// Well-formed, but no worker of this fleet is meant. Exit code 2.
+    #[error("{0}")]
+    Nobody(String),
     /// Some of the workers could not be served.
     #[error("{0}")]
     Partly(String),
@@ -46,7 +53,7 @@ impl CtlError {
     /// Process exit code: 1 it was not done, 2 bad input, 3 the verdict is bad.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Fault(_) | Self::Selector(_) | Self::Witness(WitnessError::Url(_)) => 2,
+            Self::Fault(_) | Self::Selector(_) | Self::Nobody(_) | Self::Witness(WitnessError::Url(_)) => 2,
             Self::Verdict(_) => 3,
             Self::Client(error) if error.is_bad_input() => 2,
             Self::Client(_) | Self::Witness(_) | Self::Partly(_) | Self::Io(_) => 1,
@@ -119,9 +126,8 @@ pub fn run(args: &CtlArgs) -> Result<(), CtlError> {
             }),
             FaultCommand::Clear => show(&client.delete("/v1/faults")?, |_| "removed".to_owned()),
             FaultCommand::Kinds => show(&client.get("/v1/kinds", &[])?, print::kinds),
-            FaultCommand::Journal { after, draws } => {
-                let query = [("after", after.to_string()), ("draws", draws.to_string())];
-                show(&client.get("/v1/journal", &query)?, print::journal)
+            FaultCommand::Journal { after, last, draws } => {
+                show(&journal(&client, *after, *last, *draws)?, print::journal)
             }
         },
         CtlCommand::Why {
@@ -134,6 +140,37 @@ pub fn run(args: &CtlArgs) -> Result<(), CtlError> {
         CtlCommand::Drift(drift) => truth::drift(&client, drift, args.json),
         CtlCommand::Leaks(leaks) => truth::leaks(&client, leaks, args.json),
         CtlCommand::Top { every_ms, once } => top::run(client, (*every_ms).clamp(100, 60_000), *once, args.json),
+    }
+}
+
+/// The newest `last` entries after a position, and how many more there are before them.
+fn journal(client: &Client, mut after: u64, last: usize, draws: bool) -> Result<Value, ClientError> {
+    let (mut kept, mut earlier, mut lost) = (VecDeque::new(), 0_u64, false);
+    loop {
+        let query = [
+            ("after", after.to_string()),
+            ("limit", JOURNAL_PAGE.to_string()),
+            ("draws", draws.to_string()),
+        ];
+        let mut page = client.get("/v1/journal", &query)?;
+        lost |= page["lost"] == true;
+        let next = page["next"].as_u64();
+        if let Value::Array(entries) = page["entries"].take() {
+            kept.extend(entries);
+        }
+        while kept.len() > last {
+            kept.pop_front();
+            earlier += 1;
+        }
+        match next.filter(|next| *next > after) {
+            Some(next) if page["more"] == true => after = next,
+            _ => {
+                page["entries"] = Vec::from(kept).into();
+                page["earlier"] = earlier.into();
+                page["lost"] = lost.into();
+                return Ok(page);
+            }
+        }
     }
 }
 
@@ -174,9 +211,17 @@ fn order(command: &str, target: &str, same_id: bool) -> Result<Value, CtlError> 
     Ok(json!({"command": command, whom.0: whom.1, "same_id": same_id}))
 }
 
+/// Input that names nobody is bad input.
+fn names_nobody(error: ClientError) -> CtlError {
+    match error {
+        ClientError::Refused { status: 404, error } => CtlError::Nobody(error),
+        other => other.into(),
+    }
+}
+
 /// Sends an order and tells what became of it for each worker.
 fn outcome(args: &CtlArgs, client: &Client, order: &Value) -> Result<(), CtlError> {
-    let answer = client.command(order)?;
+    let answer = client.command(order).map_err(names_nobody)?;
     let results = answer["results"].as_array().cloned().unwrap_or_default();
     if args.json {
         say(&pretty(&answer))?;
@@ -217,7 +262,9 @@ fn add(args: &CtlArgs, client: &Client, lines: &[String]) -> Result<(), CtlError
         .iter()
         .map(|line| line.parse::<Fault>())
         .collect::<Result<Vec<_>, _>>()?;
-    let answer = client.post("/v1/faults", &json!({"add": faults}))?;
+    let answer = client
+        .post("/v1/faults", &json!({"add": faults}))
+        .map_err(names_nobody)?;
     say(&if args.json {
         pretty(&answer)
     } else {

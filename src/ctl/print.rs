@@ -216,16 +216,37 @@ pub(super) fn journal(page: &Value) -> String {
                     .map_or_else(String::new, |error| format!(": {error}"));
                 format!("{} {}{why}{error}", text(&entry["act"]), text(&entry["path"]))
             }
+            "gave_up" if entry["path"] == format!("w{}", entry["worker"]) => {
+                format!(
+                    "{} stays dead: its budget of {} is spent",
+                    text(&entry["path"]),
+                    budget(entry)
+                )
+            }
+            "gave_up" => format!(
+                "w{} dies: the budget of {}, {}, is spent",
+                entry["worker"],
+                text(&entry["path"]),
+                budget(entry)
+            ),
             "state" => format!("w{} {}", entry["worker"], text(&entry["state"])),
             _ => entry.to_string(),
         };
         vec![format!("{at:.3}"), text(&entry["event"]), what]
     }));
     let mut out = table(&lines);
+    if let Some(earlier) = page["earlier"].as_u64().filter(|earlier| *earlier > 0) {
+        // Writing into a String cannot fail.
+        let _ = write!(out, "\n({earlier} earlier entries are not shown; --last shows more)");
+    }
     if page["lost"] == true {
         out.push_str("\n(older entries are no longer kept)");
     }
     out
+}
+
+fn budget(entry: &Value) -> String {
+    format!("{} restarts in {} s", entry["budget"], entry["window_s"])
 }
 
 fn line_of(fault: &Value) -> String {

@@ -234,25 +234,37 @@ pub(super) fn leaks(client: &Client, args: &LeaksArgs, as_json: bool) -> Result<
     const LOOKS: u32 = 5;
     let pause = Duration::try_from_secs_f64(args.lasting).unwrap_or_default() / (LOOKS - 1);
     let mut looks = Vec::new();
+    let mut open = 0;
     for look in 0..LOOKS {
         if look > 0 {
             thread::sleep(pause);
         }
-        looks.push(held(&rows(client)?));
+        let rows = rows(client)?;
+        open = rows.iter().map(|row| u64::from(row.open_streams)).sum();
+        looks.push(held(&rows));
     }
     let leaks = leaked(&looks);
     say(&if as_json {
-        pretty(&json!(leaks))
+        let mut value = json!(leaks);
+        value["open_requests"] = open.into();
+        pretty(&value)
     } else {
         print::leaks(&leaks)
     })?;
     if leaks.total == 0 {
         Ok(())
     } else {
-        Err(CtlError::Verdict(format!(
-            "{} things are held that nobody uses; if requests are under way, wait for their end",
-            leaks.total
-        )))
+        Err(CtlError::Verdict(match open {
+            0 => format!(
+                "{} things are held although no request is open: they have leaked",
+                leaks.total
+            ),
+            _ => format!(
+                "{} things are held; {open} requests are still open and may own them, so what has leaked can be told only \
+                 when they have ended",
+                leaks.total
+            ),
+        }))
     }
 }
 

@@ -140,6 +140,7 @@ impl Watcher {
                 | Event::Closed { .. }
                 | Event::Healed { .. }
                 | Event::Drawn { .. }
+                | Event::GaveUp { .. }
                 | Event::Done { .. } => None,
             })
             .collect();

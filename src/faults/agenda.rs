@@ -149,8 +149,9 @@ impl Agenda {
         }
     }
 
-    /// What comes after a step of a worker that flaps.
-    pub(super) fn follow_up(&mut self, step: &Step, kind: &Kind, at: SimTime) {
+    /// What comes after a step of a worker that flaps, planned for `at` and taken at `now`. Beats that have been missed are
+    /// not made good: at most one step per worker follows at a time.
+    pub(super) fn follow_up(&mut self, step: &Step, kind: &Kind, at: SimTime, now: SimTime) {
         let &Kind::Life(LifeFault::Flap {
             up_ms,
             down_ms,
@@ -159,9 +160,10 @@ impl Agenda {
         else {
             return;
         };
+        let after = |beat: Duration| if at + beat > now { at + beat } else { now + beat };
         match step.act {
-            Act::Crash { .. } => self.plan(at + ms(down_ms), step.fault, step.worker, Act::Restart { same_id }),
-            Act::Restart { .. } => self.plan(at + ms(up_ms), step.fault, step.worker, Act::Crash { actor: None }),
+            Act::Crash { .. } => self.plan(after(ms(down_ms)), step.fault, step.worker, Act::Restart { same_id }),
+            Act::Restart { .. } => self.plan(after(ms(up_ms)), step.fault, step.worker, Act::Crash { actor: None }),
             Act::Panic { .. } | Act::Drain | Act::ClearCache { .. } => {}
         }
     }

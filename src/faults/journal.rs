@@ -83,6 +83,17 @@ pub enum Event {
         #[serde(skip_serializing_if = "Option::is_none")]
         error: Option<String>,
     },
+    /// An actor died more often than it may; what it belongs to dies with it, and a worker stays dead.
+    GaveUp {
+        /// The worker.
+        worker: WorkerId,
+        /// Path of the actor that died too often.
+        path: String,
+        /// Deaths that are made good within a window.
+        budget: u32,
+        /// Length of a window, seconds.
+        window_s: f64,
+    },
     /// A worker is somewhere else in its life.
     State {
         /// Which one.
@@ -149,6 +160,8 @@ pub struct Page {
     pub last: u64,
     /// Entries after the position asked for are no longer kept.
     pub lost: bool,
+    /// There are entries after these that are wanted too: ask again from `next`.
+    pub more: bool,
 }
 
 impl std::fmt::Debug for Journal {
@@ -240,24 +253,30 @@ impl Journal {
         let inner = self.lock();
         let newer = |ring: &VecDeque<Entry>| {
             let skip = ring.partition_point(|entry| entry.seq <= after);
-            ring.iter().skip(skip).take(limit).cloned().collect::<Vec<_>>()
+            // One more than wanted tells whether there are more.
+            ring.iter()
+                .skip(skip)
+                .take(limit.saturating_add(1))
+                .cloned()
+                .collect::<Vec<_>>()
         };
         let mut entries = newer(&inner.news);
         if draws {
             entries.extend(newer(&inner.draws));
             entries.sort_by_key(|entry| entry.seq);
-            entries.truncate(limit);
         }
-        let next = if entries.len() < limit {
-            inner.last
-        } else {
-            entries.last().map_or(inner.last, |entry| entry.seq)
+        let more = entries.len() > limit;
+        entries.truncate(limit);
+        let next = match entries.last() {
+            Some(entry) if more => entry.seq,
+            Some(_) | None => inner.last,
         };
         Page {
             entries,
             next,
             last: inner.last,
             lost: inner.dropped_news > after || (draws && inner.dropped_draws > after),
+            more,
         }
     }
 }
@@ -305,6 +324,9 @@ mod tests {
         );
         assert_eq!(news.entries[0].at_ms.to_bits(), 5.0f64.to_bits());
         assert_eq!((news.next, news.lost), (journal.last(), false));
+        assert!(!news.more && !journal.page(0, 2, false).more);
+        let first = journal.page(0, 1, false);
+        assert_eq!((first.entries.len(), first.next, first.more), (1, 1, true));
         assert!(journal.page(0, 10, true).lost);
         let mut after = 0;
         let mut seen = 0;

@@ -224,7 +224,7 @@ impl Ledger {
         while let Some((at, step)) = self.agenda.pop_due(now) {
             let standing = self.standing.get(&step.fault);
             if let Some(standing) = standing.filter(|standing| standing.phase != Phase::Over) {
-                self.agenda.follow_up(&step, &standing.fault.kind, at);
+                self.agenda.follow_up(&step, &standing.fault.kind, at, now);
             }
             turn.steps.push(step);
         }
@@ -477,6 +477,21 @@ mod tests {
             ledger.turn(at(500), &fleet()).steps[0].act,
             Act::Restart { same_id: false }
         );
+    }
+
+    #[test]
+    fn a_flap_that_was_looked_at_late_does_not_make_good_for_the_beats_it_missed() {
+        let mut ledger = ledger();
+        add(&mut ledger, &["w1 flap up_ms=50 down_ms=50 to=60"], at(0));
+        let words = |turn: Turn| turn.steps.iter().map(|step| step.act.word()).collect::<Vec<_>>();
+        assert_eq!(words(ledger.turn(at(0), &fleet())), ["crash"]);
+        assert_eq!(words(ledger.turn(at(30_000), &fleet())), ["restart"]);
+        assert_eq!(ledger.next_due(), Some(at(30_050)));
+        // When the window has closed nothing is left over.
+        assert_eq!(words(ledger.turn(at(61_000), &fleet())), Vec::<&str>::new());
+        assert_eq!((phases(&ledger), ledger.next_due()), (vec![Phase::Over], None));
+        let error = "w1 flap up_ms=1 down_ms=50".parse::<Fault>().unwrap_err().to_string();
+        assert!(error.contains("up_ms 1 must be at least 50"), "{error}");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! Times are seconds, or have a unit: `250ms`, `10s`, `2m`. `for=<time>` is an end told from the start.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -35,14 +36,20 @@ impl FromStr for Fault {
             seed: 0,
         };
         let mut lasts = None;
+        let mut seen = BTreeSet::new();
         for word in words {
             let Some((key, value)) = word.split_once('=') else {
                 return Err(FaultError::Line(format!(
                     "{word:?} is no parameter; use <name>=<value>"
                 )));
             };
+            // Two names of one thing.
+            let key = if key == "probability" { "p" } else { key };
+            if !seen.insert(key) {
+                return Err(FaultError::Line(format!("{key} is given twice; say it once")));
+            }
             match key {
-                "p" | "probability" => written.probability = number(key, value)?,
+                "p" => written.probability = number(key, value)?,
                 "from" => written.from = seconds(key, value)?,
                 "to" => written.to = Some(seconds(key, value)?),
                 "for" => lasts = Some(seconds(key, value)?),
@@ -58,6 +65,12 @@ impl FromStr for Fault {
             }
         }
         if let Some(lasts) = lasts {
+            if written.to.is_some() {
+                return Err(FaultError::Line(
+                    "to and for both say when it ends; to counts from now, for from its start: use one of them"
+                        .to_owned(),
+                ));
+            }
             written.to = Some(written.from + lasts);
         }
         written.try_into()
@@ -179,6 +192,12 @@ mod tests {
             ("w3 motor.slow factor=4", "no layer `motor`"),
             ("w3 slow factor=fast", "\"fast\""),
             ("w3 slow factor=2 p=2", "between 0 and 1"),
+            ("w3 slow", "needs factor, as in factor=4"),
+            ("w3 request.latency", "needs ms, as in ms=20 (milliseconds)"),
+            ("w3 response.cut tokens=8 tokens=9", "tokens is given twice"),
+            ("w3 crash p=0.5 probability=0.5", "p is given twice"),
+            ("w3 slow factor=2 to=5s for=5s", "use one of them"),
+            ("w3 storm per_s=1e9", "at most 100000"),
         ] {
             let error = line.parse::<Fault>().unwrap_err().to_string();
             assert!(error.contains(words), "{line}: {error}");

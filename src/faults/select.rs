@@ -71,11 +71,28 @@ enum Pool {
 
 /// A text that selects nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{0:?} is no selector; use *, w<N>, w<N>-w<M>, a list of those, group:<name>, label:<key>=<value>, <N>%, random(<N>), \
-     hottest or most_cached, the last four with @<workers> behind them if wanted"
-)]
-pub struct SelectorError(String);
+pub enum SelectorError {
+    /// No form of a selector.
+    #[error(
+        "{0:?} is no selector; use *, w<N>, w<N>-w<M>, a list of those, group:<name>, label:<key>=<value>, <N>%, \
+         random(<N>), hottest or most_cached, the last four with @<workers> behind them if wanted"
+    )]
+    Form(String),
+    /// A share of nobody, or of more than everybody.
+    #[error("{0:?} is no share; it must be greater than 0% and at most 100%")]
+    Share(String),
+    /// None of them.
+    #[error("{0:?} selects nobody; the number in parentheses must be 1 or greater")]
+    Count(String),
+    /// The last worker before the first.
+    #[error("the range {0:?} is reversed; the smaller number comes first")]
+    Reversed(String),
+}
+
+/// As much of a text as an error repeats.
+fn short(text: &str) -> String {
+    text.chars().take(80).collect()
+}
 
 /// What a selector looks at.
 #[derive(Debug, Clone, PartialEq)]
@@ -192,47 +209,71 @@ impl Pool {
         }
     }
 
-    fn read(text: &str) -> Option<Self> {
+    fn read(text: &str) -> Result<Self, SelectorError> {
+        let form = || SelectorError::Form(short(text));
         if matches!(text, "*" | "all") {
-            return Some(Self::All);
+            return Ok(Self::All);
         }
         if let Some(name) = text.strip_prefix("group:") {
-            return (!name.is_empty()).then(|| Self::Group(name.to_owned()));
+            return if name.is_empty() {
+                Err(form())
+            } else {
+                Ok(Self::Group(name.to_owned()))
+            };
         }
         if let Some(label) = text.strip_prefix("label:") {
-            let (key, value) = label.split_once('=')?;
-            return (!key.is_empty()).then(|| Self::Label(key.to_owned(), value.to_owned()));
+            let label = label.split_once('=').filter(|(key, _)| !key.is_empty());
+            let (key, value) = label.ok_or_else(form)?;
+            return Ok(Self::Label(key.to_owned(), value.to_owned()));
         }
         let worker = |text: &str| text.trim().strip_prefix('w')?.parse::<u32>().ok();
         let ranges = text.split(',').take(MAX_RANGES + 1).map(|part| {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
-            let (first, last) = (worker(first)?, worker(last)?);
-            (first <= last).then_some((first, last))
+            match (worker(first), worker(last)) {
+                (Some(first), Some(last)) if first <= last => Ok((first, last)),
+                (Some(_), Some(_)) => Err(SelectorError::Reversed(short(part.trim()))),
+                _ => Err(form()),
+            }
         });
-        let ranges = ranges.collect::<Option<Vec<_>>>()?;
-        (ranges.len() <= MAX_RANGES).then_some(Self::Ranges(ranges))
+        let ranges = ranges.collect::<Result<Vec<_>, _>>()?;
+        if ranges.len() > MAX_RANGES {
+            return Err(form());
+        }
+        Ok(Self::Ranges(ranges))
     }
 }
 
 impl Rule {
-    fn read(text: &str) -> Option<Self> {
+    /// `None`: not a rule, but maybe workers by name.
+    fn read(text: &str) -> Result<Option<Self>, SelectorError> {
         if let Some(percent) = text.strip_suffix('%') {
-            let percent: f64 = percent.trim().parse().ok()?;
-            return (0.0..=100.0).contains(&percent).then_some(Self::Share(percent / 100.0));
+            let Ok(percent) = percent.trim().parse::<f64>() else {
+                return Ok(None);
+            };
+            return if percent > 0.0 && percent <= 100.0 {
+                Ok(Some(Self::Share(percent / 100.0)))
+            } else {
+                Err(SelectorError::Share(short(text)))
+            };
         }
-        let (name, many) = match text.strip_suffix(')') {
-            Some(text) => {
-                let (name, many) = text.split_once('(')?;
-                (name, many.trim().parse().ok()?)
-            }
+        let in_parentheses = text.strip_suffix(')').and_then(|text| text.split_once('('));
+        let (name, many) = match in_parentheses {
+            Some((name, many)) => match many.trim().parse::<u32>() {
+                Ok(many) => (name, many),
+                Err(_) => return Ok(None),
+            },
             None => (text, 1),
         };
-        match name.trim() {
-            "random" => Some(Self::Random(many)),
-            "hottest" => Some(Self::Hottest(many)),
-            "most_cached" => Some(Self::MostCached(many)),
-            _ => None,
+        let rule = match name.trim() {
+            "random" => Self::Random(many),
+            "hottest" => Self::Hottest(many),
+            "most_cached" => Self::MostCached(many),
+            _ => return Ok(None),
+        };
+        if many == 0 {
+            return Err(SelectorError::Count(short(text)));
         }
+        Ok(Some(rule))
     }
 }
 
@@ -241,17 +282,18 @@ impl FromStr for Selector {
 
     fn from_str(text: &str) -> Result<Self, SelectorError> {
         let trimmed = text.trim();
-        let (rule, pool) = match trimmed.split_once('@') {
-            Some((rule, pool)) => (Some(rule.trim()), Some(pool.trim())),
-            None if Rule::read(trimmed).is_some() => (Some(trimmed), None),
-            None => (None, Some(trimmed)),
-        };
-        let rule = rule.map_or(Some(Rule::Everyone), Rule::read);
-        let pool = pool.map_or(Some(Pool::All), Pool::read);
-        match (rule, pool) {
-            (Some(rule), Some(pool)) => Ok(Self { rule, pool }),
-            _ => Err(SelectorError(text.chars().take(80).collect())),
+        if let Some((rule, pool)) = trimmed.split_once('@') {
+            let rule = Rule::read(rule.trim())?.ok_or_else(|| SelectorError::Form(short(text)))?;
+            let pool = Pool::read(pool.trim())?;
+            return Ok(Self { rule, pool });
         }
+        Ok(match Rule::read(trimmed)? {
+            Some(rule) => Self { rule, pool: Pool::All },
+            None => Self {
+                rule: Rule::Everyone,
+                pool: Pool::read(trimmed)?,
+            },
+        })
     }
 }
 
@@ -306,7 +348,7 @@ impl TryFrom<Either> for Selector {
         match either {
             Either::Text(text) => text.parse(),
             Either::Texts(texts) => texts.join(",").parse(),
-            Either::Ids(ids) if ids.is_empty() || ids.len() > MAX_RANGES => Err(SelectorError("[]".to_owned())),
+            Either::Ids(ids) if ids.is_empty() || ids.len() > MAX_RANGES => Err(SelectorError::Form("[]".to_owned())),
             Either::Ids(ids) => Ok(Self {
                 rule: Rule::Everyone,
                 pool: Pool::Ranges(ids.into_iter().map(|id| (id, id)).collect()),
@@ -390,6 +432,18 @@ mod tests {
             "w1@w2",
         ] {
             assert!(text.parse::<Selector>().is_err(), "{text}");
+        }
+        for (text, words) in [
+            ("0%", "greater than 0%"),
+            ("-1%", "greater than 0%"),
+            ("nan%@group:a", "greater than 0%"),
+            ("random(0)", "1 or greater"),
+            ("hottest(0)@w0-w3", "1 or greater"),
+            ("most_cached(0)", "1 or greater"),
+            ("w0,w5-w2", "\"w5-w2\" is reversed"),
+        ] {
+            let error = text.parse::<Selector>().unwrap_err().to_string();
+            assert!(error.contains(words), "{text}: {error}");
         }
         let list: Selector = serde_json::from_str("[1, 3]").unwrap();
         assert_eq!(list.to_string(), "w1,w3");

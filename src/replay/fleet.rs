@@ -61,8 +61,6 @@ pub(crate) enum Command {
     Activate(u64),
     /// The KV of this request is no longer needed.
     Release(u64),
-    /// Room for this request, asked for at this time (Dynamo 1.4.2; later releases are asked at any time).
-    Reserve(u64, SimTime),
 }
 
 /// Whether each request that has its first token gets one in every later pass until it ends or is preempted. Where that

@@ -79,7 +79,7 @@ impl Pools {
         let prefill = self.prefill.as_ref().map(|side| PrefillSpec {
             pool: pool(side, args.num_prefill_workers),
             transfer: side.transfer,
-            heard_when_idle: sessions && args.semantics == Semantics::V1_4_2,
+            whole_answers: sessions && args.semantics == Semantics::V1_4_2,
             missing_only: side.transfer_timing == TransferTiming::DestinationMissing,
         });
         FleetSpec {

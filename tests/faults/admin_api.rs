@@ -132,6 +132,15 @@ fn bad_input_is_refused_in_words() {
     }
     let (status, answer) = admin.post("/v1/commands", &json!({"command": "crash", "path": "w7"}));
     assert_eq!((status, &answer["results"][0]["ok"]), (404, &json!(false)));
+    for (path, word) in [
+        ("/v1/journal?after=abc", "after"),
+        ("/v1/records", "prefix"),
+        ("/v1/live?x=1", "x"),
+    ] {
+        let (status, answer) = admin.get(path);
+        let error = answer["error"].as_str().unwrap_or_default();
+        assert!(status == 400 && error.contains(word), "{path}: {status} {answer}");
+    }
     let huge = json!("w".repeat(2 << 20));
     assert_eq!(admin.post("/v1/faults", &huge).0, 413);
 }

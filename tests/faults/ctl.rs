@@ -51,6 +51,9 @@ fn ctl_looks_breaks_and_mends() {
     done(&admin, &["clear-cache", "*", "--event", "without"]);
     assert!(done(&admin, &["faults", "kinds"]).contains("events.gap"));
     assert!(done(&admin, &["faults", "journal"]).contains("crash w1"));
+    let newest = done(&admin, &["faults", "journal", "--last", "2"]);
+    assert_eq!(newest.lines().count(), 4, "{newest}");
+    assert!(newest.contains("earlier entries are not shown"), "{newest}");
     assert!(done(&admin, &["show", "w0/r0"]).contains("activity: idle"));
     assert!(done(&admin, &["show", "w1"]).contains("budget: 5"));
     assert!(done(&admin, &["fleet"]).contains("open_streams: 0"));
@@ -75,7 +78,10 @@ fn exit_codes_tell_bad_input_from_a_fleet_that_says_no() {
     let admin = Admin::start(&[]);
     for (args, code, words) in [
         (&["kill", "w0/r7"][..], 1, "no actor w0/r7"),
-        (&["kill", "w9"], 1, "selects no worker"),
+        (&["kill", "w9"], 2, "selects no worker"),
+        (&["kill", "w5-w2"], 2, "reversed"),
+        (&["kill", "0%"], 2, "greater than 0%"),
+        (&["faults", "add", "w9 hang"], 2, "selects no worker"),
         (&["kill", "everyone"], 2, "no selector"),
         (&["slow", "w0", "-1"], 2, ""),
         (&["faults", "add", "w0 explode"], 2, "no fault kind `explode`"),

@@ -5,6 +5,7 @@ use serde_json::json;
 
 use crate::admin::Admin;
 use crate::caller::{call, chat};
+use crate::scene::PATIENCE;
 
 #[test]
 fn the_hottest_worker_crashes_and_comes_back_under_its_id() {
@@ -101,7 +102,7 @@ fn a_worker_that_was_killed_by_request_shows_how_it_died() {
 #[test]
 fn a_flapping_worker_comes_and_goes_and_stays_when_healed() {
     let admin = Admin::start(&[]);
-    admin.fault("w0 flap up_ms=60 down_ms=20");
+    admin.fault("w0 flap up_ms=60 down_ms=50");
     admin
         .scene
         .until("w0 was up a few times", |scene| scene.worker(0).incarnation >= 3);
@@ -120,6 +121,62 @@ fn a_flapping_worker_comes_and_goes_and_stays_when_healed() {
     );
     assert_eq!(admin.scene.worker(0).incarnation, incarnation);
     admin.scene.until_nothing_is_left();
+}
+
+#[test]
+fn a_flap_ends_with_its_window_and_a_fleet_that_flaps_stops() {
+    let admin = Admin::start(&["--num-workers", "2"]);
+    admin.fault("w0 flap up_ms=50 down_ms=50 for=1s");
+    let over = |admin: &Admin| admin.get("/v1/faults").1[0]["phase"] == "over";
+    admin.scene.until("the window is over", |_| over(&admin));
+    admin
+        .scene
+        .until("w0 is well, and the last crash is made good", |scene| {
+            let (_, journal) = admin.get("/v1/journal");
+            let entries = journal["entries"].as_array().unwrap();
+            let done = |act: &str| entries.iter().filter(|entry| entry["act"] == act).count();
+            done("crash") == done("restart") && scene.worker(0).state == WorkerState::Ready
+        });
+    let incarnation = admin.scene.worker(0).incarnation;
+    // An order that was still waiting would bring the worker back after this death.
+    let (status, answer) = admin.post("/v1/commands", &json!({"command": "crash", "select": "w0"}));
+    assert_eq!(status, 200, "{answer}");
+    admin
+        .scene
+        .until("w0 is dead", |scene| scene.worker(0).state == WorkerState::Dead);
+    let (status, answer) = admin.post("/v1/commands", &json!({"command": "crash", "select": "w0"}));
+    assert_eq!(status, 409, "{answer}");
+    assert_eq!(admin.scene.worker(0).incarnation, incarnation);
+    let (status, answer) = admin.post("/v1/commands", &json!({"command": "restart", "select": "w0"}));
+    assert_eq!(status, 200, "{answer}");
+    admin.fault("* flap up_ms=50 down_ms=50");
+    admin.scene.until("it flaps", |scene| scene.worker(1).incarnation >= 3);
+    admin.scene.cluster.begin_stop();
+    assert!(admin.scene.cluster.wait_over(PATIENCE), "a worker was not drained");
+}
+
+#[test]
+fn a_rank_in_back_off_is_said_to_be_down_and_a_spent_budget_is_in_the_journal() {
+    let admin = Admin::start(&[]);
+    let order = json!({"command": "panic", "path": "w0/r0"});
+    let mut downs = 0;
+    admin.scene.until("the budget is spent", |_| {
+        let (_, answer) = admin.post("/v1/commands", &order);
+        let error = answer["results"][0]["error"].as_str().unwrap_or_default();
+        assert!(!error.contains("there is no actor"), "{error}");
+        downs += usize::from(error.contains("w0/r0 is down; its supervisor builds it again in"));
+        let (_, journal) = admin.get("/v1/journal");
+        let gave_up = |entry: &serde_json::Value| entry["event"] == "gave_up" && entry["path"] == "w0/r0";
+        journal["entries"].as_array().unwrap().iter().any(gave_up)
+    });
+    assert!(downs > 0);
+    assert_eq!(
+        admin
+            .post("/v1/commands", &json!({"command": "panic", "path": "w0/r9"}))
+            .0
+            / 100,
+        4
+    );
 }
 
 #[test]

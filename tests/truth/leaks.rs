@@ -13,6 +13,11 @@ fn what_a_request_holds_is_a_leak_until_it_has_ended() {
     answer.read_tokens(1);
     let (code, leaks, error) = ctl(&admin, &["leaks", "--for", "0.1"]);
     assert_eq!(code, 3, "{leaks} {error}");
+    assert_eq!(leaks["open_requests"], 1);
+    assert!(
+        error.contains("1 requests are still open") && !error.contains("leaked:"),
+        "{error}"
+    );
     assert_eq!(leaks["by_kind"]["streams"], 1);
     assert_eq!(leaks["by_kind"]["sequences"], 1);
     assert!(leaks["by_kind"]["blocks"].as_u64() >= Some(2), "{leaks}");

@@ -1,24 +1,52 @@
 //! What happens when a child dies, and how to make it die.
 
+use std::time::Duration;
+
 use actix::prelude::*;
 
 use super::super::death::{Death, Die};
+use super::super::fleet::CommandError;
 use super::super::kv_publisher::Publish;
 use super::super::liveness::{Cause, Child, Died};
+use super::super::path::ActorPath;
 use super::super::rank::CachedBlocks;
 use super::super::supervision::{Supervised, Verdict};
 use super::Worker;
 
 /// A command for one of the worker's children.
 #[derive(Message)]
-#[rtype(result = "Result<(), NoSuchChild>")]
+#[rtype(result = "Result<(), NoChild>")]
 pub(in super::super) struct KillChild(pub(in super::super) Child, pub(in super::super) Death);
 
-/// The child is not there (any more).
+/// Why a child cannot be reached.
 #[derive(Debug)]
-pub(in super::super) struct NoSuchChild;
+pub(in super::super) enum NoChild {
+    /// No worker of this shape has it.
+    Unknown,
+    /// It has died and is replaced in a while.
+    Down(ActorPath, Duration),
+}
+
+impl NoChild {
+    /// For whoever asked for `path`.
+    pub(in super::super) fn error(self, path: ActorPath) -> CommandError {
+        match self {
+            Self::Unknown => CommandError::NoSuchActor(path),
+            Self::Down(path, back_in) => CommandError::Down { path, back_in },
+        }
+    }
+}
 
 impl Worker {
+    /// Why `child`, which has no actor now, has none.
+    pub(super) fn without(&self, child: Child) -> NoChild {
+        let path = self.path(Some(child));
+        match self.entry.back_in(&path.to_string(), self.shared.clock.now()) {
+            Some(back_in) => NoChild::Down(path, back_in),
+            None => NoChild::Unknown,
+        }
+    }
+
     fn restart(&mut self, child: Child, ctx: &mut Context<Self>) {
         if self.leaving {
             return;
@@ -149,6 +177,7 @@ impl Handler<Died> for Worker {
             }
             Verdict::GiveUp => {
                 tracing::error!(actor = %path, ?cause, budget = policy.budget, "died too often; giving the worker up");
+                self.entry.note_gave_up(path.to_string(), &policy);
                 self.give_up(ctx);
             }
         }
@@ -156,7 +185,7 @@ impl Handler<Died> for Worker {
 }
 
 impl Handler<KillChild> for Worker {
-    type Result = Result<(), NoSuchChild>;
+    type Result = Result<(), NoChild>;
 
     fn handle(&mut self, KillChild(child, death): KillChild, _: &mut Self::Context) -> Self::Result {
         let slot = |rank: u32| self.ranks.get(rank as usize);
@@ -175,6 +204,6 @@ impl Handler<KillChild> for Worker {
             Child::Rendezvous => self.rendezvous.actor.as_ref().map(|a| a.do_send(Die(death))),
             Child::Worker(_) => None,
         };
-        sent.ok_or(NoSuchChild)
+        sent.ok_or_else(|| self.without(child))
     }
 }

@@ -19,7 +19,7 @@ use actix::prelude::*;
 use serde_json::value::RawValue;
 
 use self::children::{RankSlot, ReporterSlot};
-pub(super) use self::deaths::{KillChild, NoSuchChild};
+pub(super) use self::deaths::{KillChild, NoChild};
 pub(super) use self::departure::Drain;
 use self::meeting_place::RendezvousSlot;
 pub use self::start_error::StartError;
@@ -70,7 +70,7 @@ pub struct Worker {
 
 /// Asks for one rank or for all.
 #[derive(Message)]
-#[rtype(result = "Result<Vec<Addr<Rank>>, NoSuchChild>")]
+#[rtype(result = "Result<Vec<Addr<Rank>>, NoChild>")]
 pub(super) struct RanksOf(pub(super) Option<u32>);
 
 impl Worker {
@@ -188,16 +188,15 @@ impl Handler<Die> for Worker {
 }
 
 impl Handler<RanksOf> for Worker {
-    type Result = Result<Vec<Addr<Rank>>, NoSuchChild>;
+    type Result = Result<Vec<Addr<Rank>>, NoChild>;
 
     fn handle(&mut self, RanksOf(rank): RanksOf, _: &mut Self::Context) -> Self::Result {
         let chosen = |slot: &&RankSlot| rank.is_none_or(|rank| slot.rank.0 == rank);
-        let ranks: Option<Vec<_>> = self
-            .ranks
-            .iter()
-            .filter(chosen)
-            .map(|slot| slot.actor.clone())
-            .collect();
-        ranks.filter(|ranks| !ranks.is_empty()).ok_or(NoSuchChild)
+        let actor = |slot: &RankSlot| slot.actor.clone().ok_or_else(|| self.without(Child::Rank(slot.rank.0)));
+        let ranks: Vec<_> = self.ranks.iter().filter(chosen).map(actor).collect::<Result<_, _>>()?;
+        if ranks.is_empty() {
+            return Err(NoChild::Unknown);
+        }
+        Ok(ranks)
     }
 }

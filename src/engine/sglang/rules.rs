@@ -115,9 +115,10 @@ impl Rules {
 
     /// Tokens that one request may generate at most on this worker.
     pub(super) fn most_tokens(&self) -> u32 {
-        match self.role {
-            WorkerRole::Prefill => 1,
-            WorkerRole::Aggregated | WorkerRole::Decode => u32::MAX,
+        match (self.role, self.semantics) {
+            (WorkerRole::Prefill, Semantics::V1_6_1) => 1,
+            // Whoever hands it a request says how many; replays of sessions want all of them.
+            (WorkerRole::Prefill, Semantics::V1_4_2) | (WorkerRole::Aggregated | WorkerRole::Decode, _) => u32::MAX,
         }
     }
 

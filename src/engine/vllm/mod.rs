@@ -462,7 +462,8 @@ impl Engine for Vllm {
 
     fn step_quiet(&mut self, now: SimTime) -> Option<SimTime> {
         self.use_pass_end(now);
-        if self.wakes_at().is_some_and(|at| at <= now) {
+        // Each end of a pass may give a destination its blocks, and somebody has to hear of it.
+        if self.desk.has_pending() || self.wakes_at().is_some_and(|at| at <= now) {
             return None;
         }
         let slots = &self.slots;

@@ -42,9 +42,9 @@ gate! {
         }
         /// The worker crashes and comes back, again and again.
         Flap = "flap" {
-            /// Time alive, ms.
+            /// Time alive, ms, at least 50.
             up_ms: f64,
-            /// Time dead, ms.
+            /// Time dead, ms, at least 50.
             down_ms: f64,
             /// Under its former instance id.
             #[serde(default, skip_serializing_if = "is_false")]

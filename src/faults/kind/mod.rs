@@ -313,6 +313,12 @@ fn is_none_left(value: &u32) -> bool {
 /// Longest time of a parameter in milliseconds: a day.
 const MAX_MS: f64 = 86_400_000.0;
 
+/// Shortest beat of a worker that flaps: a worker needs about so long to be built and listed.
+const MIN_BEAT_MS: f64 = 50.0;
+
+/// Most messages per second out of turn.
+const MAX_PER_S: f64 = 100_000.0;
+
 /// Most messages that a fault may hold back or multiply.
 const MAX_COUNT: f64 = 4096.0;
 
@@ -369,7 +375,8 @@ impl Kind {
         }
         params.insert("kind".to_owned(), info.kind.into());
         let value = |why: String| KindError::Value { kind: name(), why };
-        let kind = Self::from_object(info, Value::Object(params)).map_err(|error| value(error.to_string()))?;
+        let kind =
+            Self::from_object(info, Value::Object(params)).map_err(|error| value(explained(&error.to_string())))?;
         if let Self::Capacity(fault) = &kind {
             fault.check().map_err(|why| value(why.to_owned()))?;
         }
@@ -377,11 +384,32 @@ impl Kind {
     }
 }
 
+/// What the reader says; of a parameter that is missing, how it is written.
+fn explained(error: &str) -> String {
+    let param = error
+        .strip_prefix("missing field `")
+        .and_then(|rest| rest.split_once('`'));
+    let Some((param, _)) = param else {
+        return error.to_owned();
+    };
+    let example = match param {
+        "factor" => "factor=4",
+        "share" => "share=0.5 (from 0 to 1)",
+        "per_s" => "per_s=100 (per second)",
+        "bytes_per_s" => "bytes_per_s=1000 (bytes per second)",
+        "ms" => "ms=20 (milliseconds)",
+        _ if param.ends_with("_ms") => return format!("it needs {param}, as in {param}=500 (milliseconds)"),
+        _ => return format!("it needs {param}, as in {param}=8"),
+    };
+    format!("it needs {param}, as in {example}")
+}
+
 /// What holds for a parameter whatever the kind: its name says its unit.
 fn check(param: &str, value: &Value) -> Result<(), String> {
     let Some(number) = value.as_f64() else { return Ok(()) };
     let most = match param {
         "share" => 1.0,
+        "per_s" => MAX_PER_S,
         "window" | "copies" | "factor" => MAX_COUNT,
         _ if param.ends_with("ms") => MAX_MS,
         _ => f64::MAX,
@@ -400,6 +428,9 @@ fn check(param: &str, value: &Value) -> Result<(), String> {
     );
     if positive && number <= 0.0 {
         return Err(format!("{param} must be greater than 0"));
+    }
+    if matches!(param, "up_ms" | "down_ms") && number < MIN_BEAT_MS {
+        return Err(format!("{param} {number} must be at least {MIN_BEAT_MS}"));
     }
     Ok(())
 }
@@ -462,6 +493,7 @@ mod tests {
                     "wave" => "ramp".into(),
                     "same_id" | "invalid" => true.into(),
                     "share" => 0.5.into(),
+                    "up_ms" | "down_ms" => 60.into(),
                     _ => 3.into(),
                 };
                 params.insert(param.to_owned(), value);

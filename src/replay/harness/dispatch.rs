@@ -70,34 +70,28 @@ impl Harness {
                 .window
                 .placed(overlap, flight.turn.input_tokens.div_ceil(block_size));
         }
-        let place = Place {
-            pool,
-            worker: target.worker,
-        };
-        let worker = self.pools[pool as usize].worker(target.worker);
-        worker.assigned += 1;
-        if worker.busy && pool == self.serving_pool && self.reserves_between_passes() {
-            self.reserve_later(place, id);
-        } else {
-            self.submit(pool, id, target, source);
-        }
+        self.pools[pool as usize].worker(target.worker).assigned += 1;
+        self.submit(pool, id, target, source);
     }
 
     /// Hands a request to the engine of its rank.
-    pub(super) fn submit(&mut self, pool: u8, id: u64, target: Target, source: &mut dyn Source) {
+    fn submit(&mut self, pool: u8, id: u64, target: Target, source: &mut dyn Source) {
         let now = self.now;
         let prefill_side = self.is_prefill_side(pool);
         let Some(flight) = self.flights.get(id) else { return };
         let mut request = flight.request(id, source);
         let handoffs = self.handoffs.is_some();
+        let whole_answers = self.handoffs.as_ref().is_some_and(|handoffs| handoffs.whole_answers);
         let worker = self.pools[pool as usize].worker(target.worker);
         let busy = worker.busy;
         let engine = &mut worker.ranks[target.rank as usize].engine;
         let taken = if !handoffs {
             engine.submit(request, now).map_err(HandoffRefused::from)
         } else if prefill_side {
-            request.stop.max_tokens = Some(1);
-            request.planned = None;
+            if !whole_answers {
+                request.stop.max_tokens = Some(1);
+                request.planned = None;
+            }
             engine.submit_source(request, now)
         } else {
             engine.reserve_destination(request, now)

@@ -25,8 +25,8 @@ pub(super) struct Handoffs {
     missing_only: bool,
     /// Room on the decode side comes first.
     pub(super) destination_first: bool,
-    /// Prefill workers are heard when they are idle only (Dynamo 1.4.2, found by its recorded runs).
-    heard_idle: bool,
+    /// See [`super::PrefillSpec::whole_answers`].
+    pub(super) whole_answers: bool,
     /// Orders to carry out at this instant, in the order in which they were given.
     orders: BTreeMap<u64, Order>,
     given: u64,
@@ -41,12 +41,12 @@ enum Order {
 }
 
 impl Handoffs {
-    pub(super) fn new(transfer: KvTransfer, missing_only: bool, kind: EngineKind, heard_idle: bool) -> Self {
+    pub(super) fn new(transfer: KvTransfer, missing_only: bool, kind: EngineKind, whole_answers: bool) -> Self {
         Self {
             transfer,
             missing_only,
             destination_first: kind == EngineKind::Sglang,
-            heard_idle,
+            whole_answers,
             orders: BTreeMap::new(),
             given: 0,
         }
@@ -69,27 +69,6 @@ impl Handoffs {
 }
 
 impl Harness {
-    /// Takes in what an engine has to say about handoffs at the end of a pass, or waits until no further pass follows
-    /// (see [`super::PrefillSpec::heard_when_idle`]).
-    pub(super) fn hear_after_pass(&mut self, place: Place, rank: u32) {
-        if self.handoffs.as_ref().is_some_and(|handoffs| handoffs.heard_idle) && place.pool == PREFILL {
-            self.unheard.push((place, rank));
-        } else {
-            self.hear_facts(place, rank);
-        }
-    }
-
-    /// Takes in what idle workers have to say that were not heard at the end of their pass.
-    pub(super) fn hear_idle(&mut self) {
-        for (place, rank) in std::mem::take(&mut self.unheard) {
-            if self.pools[place.pool as usize].worker(place.worker).busy {
-                self.unheard.push((place, rank));
-            } else {
-                self.hear_facts(place, rank);
-            }
-        }
-    }
-
     /// Takes in what an engine has to say about handoffs.
     pub(super) fn hear_facts(&mut self, place: Place, rank: u32) {
         let Some(handoffs) = &mut self.handoffs else { return };
@@ -97,10 +76,6 @@ impl Harness {
         let mut facts = std::mem::take(&mut self.facts);
         let worker = self.pools[place.pool as usize].worker(place.worker);
         worker.ranks[rank as usize].engine.take_handoff_facts(now, &mut facts);
-        if handoffs.heard_idle && place.pool == PREFILL {
-            // Said by several passes, the latest one first.
-            facts.reverse();
-        }
         for fact in facts.drain(..) {
             let (HandoffFact::SourceHeld { id, .. } | HandoffFact::DestinationReserved { id, .. }) = fact;
             let Some(handoff) = self.flights.get(id.0).and_then(|flight| flight.handoff.as_deref_mut()) else {
@@ -154,17 +129,9 @@ impl Harness {
         while let Some(place) = self.resumed.pop() {
             let worker = self.pools[place.pool as usize].worker(place.worker);
             let Some(handoffs) = &mut self.handoffs else { return };
-            let mut reserves = false;
-            worker.commands.retain(|&(number, command)| {
-                // Room is given to one request per pass.
-                let reserve = matches!(command, Command::Reserve(..));
-                let goes = !(reserve && reserves);
-                reserves |= reserve;
-                if goes {
-                    handoffs.orders.insert(number, Order::Command(place, command));
-                }
-                !goes
-            });
+            for (number, command) in worker.commands.drain(..) {
+                handoffs.orders.insert(number, Order::Command(place, command));
+            }
         }
         while let Some((number, order)) = self.handoffs.as_mut().and_then(|handoffs| handoffs.orders.pop_first()) {
             match order {
@@ -186,49 +153,9 @@ impl Harness {
                         match command {
                             Command::Activate(id) => self.activate(place, id),
                             Command::Release(id) => self.let_go(id, source),
-                            Command::Reserve(id, _) => self.reserve_one(place, id, source),
                         }
                     }
                 }
-            }
-        }
-    }
-
-    /// Whether a worker of the decode side is asked for room only between passes.
-    pub(super) fn reserves_between_passes(&self) -> bool {
-        self.handoffs.as_ref().is_some_and(|handoffs| handoffs.heard_idle)
-    }
-
-    /// Lets a request wait for its turn to ask a busy worker for room: those of one instant, the last one first.
-    pub(super) fn reserve_later(&mut self, place: Place, id: u64) {
-        let now = self.now;
-        let Some(handoffs) = &mut self.handoffs else { return };
-        let number = handoffs.number();
-        let worker = self.pools[place.pool as usize].worker(place.worker);
-        let same = |(_, command): &(u64, Command)| matches!(command, Command::Reserve(_, at) if *at == now);
-        let at = worker.commands.iter().position(same).unwrap_or(worker.commands.len());
-        worker.commands.insert(at, (number, Command::Reserve(id, now)));
-        worker.quiet = false;
-    }
-
-    /// Asks an idle worker for room.
-    fn reserve_one(&mut self, place: Place, id: u64, source: &mut dyn Source) {
-        let Some(target) = self.flights.get(id).and_then(|flight| flight.route.target) else {
-            return;
-        };
-        self.submit(place.pool, id, target, source);
-        let worker = self.pools[place.pool as usize].worker(place.worker);
-        if !worker.commands.is_empty() {
-            self.waiting.push(place);
-        }
-    }
-
-    /// Workers that went idle with requests that wait for room are asked again.
-    pub(super) fn ask_idle(&mut self) {
-        for place in std::mem::take(&mut self.waiting) {
-            let worker = self.pools[place.pool as usize].worker(place.worker);
-            if !worker.busy && !worker.commands.is_empty() {
-                self.resumed.push(place);
             }
         }
     }

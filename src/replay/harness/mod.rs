@@ -72,10 +72,6 @@ pub struct Harness {
     ready: Vec<Place>,
     /// Workers whose pass ended while orders waited.
     resumed: Vec<Place>,
-    /// Ranks that have something to say about handoffs when they are idle.
-    unheard: Vec<(Place, u32)>,
-    /// Workers with requests that wait for room.
-    waiting: Vec<Place>,
     /// Workers that take requests since the last look.
     changed: Vec<Place>,
     /// Requests for a pool without active workers.
@@ -108,7 +104,7 @@ impl Harness {
             return Err(ReplayError::NoWorkers);
         }
         let kind = fleet.serving.engine.kind;
-        let heard_idle = fleet.prefill.as_ref().is_some_and(|prefill| prefill.heard_when_idle);
+        let whole_answers = fleet.prefill.as_ref().is_some_and(|prefill| prefill.whole_answers);
         let (pools, handoffs) = match fleet.prefill {
             None => (vec![Pool::new(fleet.serving, router, Side::Aggregated)?], None),
             Some(prefill) => {
@@ -116,7 +112,7 @@ impl Harness {
                     Pool::new(prefill.pool, router, Side::Prefill)?,
                     Pool::new(fleet.serving, router, Side::Decode)?,
                 ];
-                let handoffs = Handoffs::new(prefill.transfer, prefill.missing_only, kind, heard_idle);
+                let handoffs = Handoffs::new(prefill.transfer, prefill.missing_only, kind, whole_answers);
                 (pools, Some(handoffs))
             }
         };
@@ -132,8 +128,6 @@ impl Harness {
             scaling: None,
             ready: Vec::new(),
             resumed: Vec::new(),
-            unheard: Vec::new(),
-            waiting: Vec::new(),
             changed: Vec::new(),
             parked: Vec::new(),
             flights: Flights::default(),
@@ -340,9 +334,7 @@ impl Harness {
             {
                 self.arrive(turn, source);
             }
-            self.start_ready();
-            self.hear_idle();
-            self.ask_idle();
+            self.start_ready(source);
             let (now, collector) = (self.now, &mut self.collector);
             for pool in &mut self.pools {
                 pool.sweep(now, |mut worker| {
@@ -358,7 +350,8 @@ impl Harness {
             let other_due = self.others.peek().is_some_and(|Reverse((at, _))| *at <= now);
             let arrival_due = !self.looks_away() && source.next_at().is_some_and(|at| at <= now);
             let ordered = self.handoffs.as_ref().is_some_and(Handoffs::has_orders);
-            if pass_due || other_due || arrival_due || ordered || !self.resumed.is_empty() {
+            let unsettled = !self.resumed.is_empty() || !self.ready.is_empty();
+            if pass_due || other_due || arrival_due || ordered || unsettled {
                 continue;
             }
             let over = self.flights.len() == 0 && source.is_drained();
@@ -387,15 +380,33 @@ impl Harness {
         }
     }
 
-    fn start_ready(&mut self) {
+    fn start_ready(&mut self, source: &mut dyn Source) {
+        let whole_answers = self.handoffs.as_ref().is_some_and(|handoffs| handoffs.whole_answers);
         let mut ready = std::mem::take(&mut self.ready);
         ready.sort_unstable();
         for &place in &ready {
             self.pools[place.pool as usize].worker(place.worker).listed = false;
             self.start(place);
+            if whole_answers && place.pool == PREFILL {
+                self.generate_at_once(place, source);
+            }
         }
         ready.clear();
-        self.ready = ready;
+        self.ready.append(&mut ready);
+    }
+
+    /// Lets a prefill worker go on while its passes take no time, as those that only generate do: what it has to say is
+    /// heard before any other worker starts.
+    fn generate_at_once(&mut self, place: Place, source: &mut dyn Source) {
+        while let Some(Reverse(next)) = self.passes.peek()
+            && *next == (self.now, place)
+        {
+            self.passes.pop();
+            self.finish_pass(place, source);
+            self.pools[place.pool as usize].worker(place.worker).listed = false;
+            self.ready.retain(|other| *other != place);
+            self.start(place);
+        }
     }
 
     /// A worker may have something to do.

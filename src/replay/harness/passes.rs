@@ -89,7 +89,7 @@ impl Harness {
             }
             rank.line.push(now, |gap, requests| self.collector.gap(gap, requests));
             if doing == Doing::Quiet {
-                self.hear_after_pass(place, rank_number);
+                self.hear_facts(place, rank_number);
                 continue;
             }
             let mut pass = std::mem::take(&mut rank.pass);
@@ -107,7 +107,7 @@ impl Harness {
                 self.deliver(place.pool, target, output, source);
             }
             self.pools[place.pool as usize].worker(place.worker).ranks[rank_number as usize].pass = pass;
-            self.hear_after_pass(place, rank_number);
+            self.hear_facts(place, rank_number);
         }
         let worker = self.pools[place.pool as usize].worker(place.worker);
         if !worker.commands.is_empty() {
@@ -120,11 +120,17 @@ impl Harness {
     fn deliver(&mut self, pool: u8, target: Target, output: &Output, source: &mut dyn Source) {
         let prefill_side = self.is_prefill_side(pool);
         match *output {
-            // The prefill side's own token is not the answer's, but its router hears of it.
-            Output::Token { id, .. } | Output::Empty { id, .. } if prefill_side => {
+            // The prefill side's own tokens are not the answer's, but its router hears of the last one.
+            Output::Token {
+                id, finish: Some(_), ..
+            }
+            | Output::Empty { id, .. }
+                if prefill_side =>
+            {
                 self.pools[pool as usize].router.prefill_completed(id.0, self.now);
                 self.release(pool, source);
             }
+            Output::Token { .. } if prefill_side => {}
             Output::Token {
                 id: RequestId(id),
                 finish,

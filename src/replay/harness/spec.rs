@@ -45,9 +45,9 @@ pub struct PrefillSpec {
     pub transfer: KvTransfer,
     /// Only what the destination lacks travels, not the whole prompt.
     pub missing_only: bool,
-    /// What a worker has to say about finished prompts is heard when no further pass follows at once, the latest first,
-    /// and busy decode workers are asked for room by one request per pass (Dynamo 1.4.2 with workloads of sessions).
-    pub heard_when_idle: bool,
+    /// Workers generate the whole answer before they hand a request over, not its first token only: Dynamo 1.4.2 does
+    /// with workloads of sessions, whose planned answers outweigh the limit of one token.
+    pub whole_answers: bool,
 }
 
 /// The router.

@@ -151,7 +151,9 @@ pub(crate) fn check_pair(name: &str, case: &Case, expected: &Replay) {
         let now = arrival(row);
         let request = request(at, row, case.trace_block_size);
         let id = request.id;
-        source.submit_source(request.clone(), now).unwrap();
+        let mut prompt_only = request.clone();
+        prompt_only.stop.max_tokens = Some(1);
+        source.submit_source(prompt_only, now).unwrap();
         let held_at = source.step(now).unwrap().ends_at;
         let [HandoffFact::SourceHeld { prompt_tokens, .. }] = facts(source.as_mut(), held_at)[..] else {
             panic!("{place}: the prompt is held after its pass")
