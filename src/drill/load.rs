@@ -31,7 +31,7 @@ pub(super) enum Targets {
 }
 
 impl Targets {
-    fn pick(&self, number: u64) -> Option<String> {
+    pub(super) fn pick(&self, number: u64) -> Option<String> {
         match self {
             Self::Router(authority) => Some(authority.clone()),
             Self::Workers(faces) => {
@@ -57,6 +57,23 @@ impl Pace {
             running: false,
             rate: load.rate.unwrap_or(0.0),
             concurrency: load.concurrency.unwrap_or(0),
+        }
+    }
+
+    /// Of a program, which has no pace but its own.
+    pub(super) fn of_program() -> Self {
+        Self {
+            running: false,
+            rate: 0.0,
+            concurrency: 0,
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn on() -> Self {
+        Self {
+            running: true,
+            ..Self::of_program()
         }
     }
 }

@@ -24,7 +24,8 @@
 //! | [`check`] | what has to hold, and whether it did; pure |
 //! | [`report`] | the verdict as text, JSON, JUnit and HTML; pure |
 //! | `client`, [`sse`], `load` | probe load over HTTP |
-//! | `stage`, `router`, `scratch` | the fleet, the router in front of it, their files |
+//! | `program` | a load that is a program, AIPerf for one: started, waited for, ended |
+//! | `stage`, `router`, `scratch`, `tail` | the fleet, the router in front of it, their files |
 //! | `timeline`, `watcher` | what is done to the fleet; what it looks like meanwhile |
 //! | [`Served`] | the index of a frontend that serves it |
 //! | [`truth`] | where a comparison of the router's index with the truth comes in |
@@ -36,6 +37,7 @@ pub mod command;
 mod error;
 mod load;
 pub mod plan;
+mod program;
 pub mod record;
 pub mod report;
 mod router;
@@ -45,6 +47,7 @@ mod scratch;
 mod served;
 pub mod sse;
 mod stage;
+mod tail;
 mod timeline;
 pub mod truth;
 mod watcher;

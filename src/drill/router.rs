@@ -13,12 +13,7 @@ use tokio::time::{Instant, sleep};
 use super::client::{self, Answer, Ask};
 use super::error::DrillError;
 use super::scenario::frontend::Command;
-
-/// Lines of a router's log that an error shows.
-const SHOWN_LINES: usize = 40;
-
-/// Bytes of a log that are looked at for them.
-const SHOWN_BYTES: usize = 16 * 1024;
+use super::tail::tail;
 
 /// How often it is looked whether the router is ready.
 const LOOK: Duration = Duration::from_millis(100);
@@ -159,10 +154,7 @@ impl Router {
 
     /// The end of its log.
     pub(super) fn log_tail(&self) -> String {
-        let bytes = std::fs::read(&self.log).unwrap_or_default();
-        let text = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(SHOWN_BYTES)..]).into_owned();
-        let lines: Vec<&str> = text.lines().collect();
-        lines[lines.len().saturating_sub(SHOWN_LINES)..].join("\n")
+        tail(&self.log)
     }
 }
 

@@ -2,10 +2,12 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -14,7 +16,8 @@ use super::check::{Check, Quantity, judge};
 use super::error::DrillError;
 use super::load::{self, Pace, Shared, Targets};
 use super::plan::Plan;
-use super::record::{Drift, Record, Request};
+use super::program::{self, Job};
+use super::record::{Drift, ProgramRun, Record, Request};
 use super::report::Report;
 use super::router::{Expected, Router, wait_ready};
 use super::scenario::frontend::{Frontend, READY_WITHIN};
@@ -193,6 +196,29 @@ async fn compare(truth: Option<&dyn Truth>, control: &Control, epoch: Instant, c
     }
 }
 
+fn targets_of(target: Target, router: Option<&str>, watcher: &Watcher) -> Targets {
+    match router {
+        Some(authority) if target == Target::Router => Targets::Router(authority.to_owned()),
+        Some(_) | None => Targets::Workers(watcher.faces()),
+    }
+}
+
+/// Waits for the programs to end, each as long as it may take. The fleet is looked at meanwhile: it still serves them.
+async fn programs_over(mut programs: JoinSet<Option<ProgramRun>>, watcher: &mut Watcher) -> Vec<ProgramRun> {
+    let mut runs = Vec::new();
+    loop {
+        tokio::select! {
+            joined = programs.join_next() => match joined {
+                Some(run) => runs.extend(run.ok().flatten()),
+                None => break,
+            },
+            () = sleep(LOOK) => watcher.look(),
+        }
+    }
+    runs.sort_by(|a, b| a.started.total_cmp(&b.started));
+    runs
+}
+
 struct Stage<'a> {
     scenario: &'a Scenario,
     config: &'a Config,
@@ -252,10 +278,7 @@ impl Stage<'_> {
         let mut paces = BTreeMap::new();
         let mut loops = Vec::new();
         for (position, load) in scenario.loads.iter().enumerate() {
-            let targets = match &authority {
-                Some(authority) if load.target == Target::Router => Targets::Router(authority.clone()),
-                Some(_) | None => Targets::Workers(watcher.faces()),
-            };
+            let targets = targets_of(load.target, authority.as_deref(), &watcher);
             let plan = Plan::new(self.seed, position, load, self.cluster.facts().token_ids);
             let shared = Arc::new(Shared::new(
                 (position, load.clone()),
@@ -273,6 +296,23 @@ impl Stage<'_> {
                 loops.push(tokio::spawn(load::closed_loop(shared, told)));
             }
             paces.insert(load.name.clone(), pace);
+        }
+        let over = CancellationToken::new();
+        let mut programs = JoinSet::new();
+        for program in &scenario.programs {
+            let job = Job {
+                targets: targets_of(program.target, authority.as_deref(), &watcher),
+                program: program.clone(),
+                model: self.config.model_name.clone(),
+                seed: self.seed,
+                dir: scenario.path.parent().unwrap_or(Path::new("")).join("."),
+                scratch: self.scratch.path().to_owned(),
+                epoch,
+                over: over.clone(),
+            };
+            let (pace, told) = watch::channel(Pace::of_program());
+            programs.spawn(program::run(job, told));
+            paces.insert(program.name.clone(), pace);
         }
         let steps = self.steps();
         let end = epoch + scenario.duration.duration();
@@ -302,10 +342,14 @@ impl Stage<'_> {
         }
         record.drift = compared.take();
         (self.tell)("settling");
+        // Programs hear of the end before their loads stop, and are given time.
+        over.cancel();
         let marks = timeline.stop_loads();
         for running in loops {
             running.abort();
         }
+        self.mend(&mut record).await;
+        record.programs = programs_over(programs, &mut watcher).await;
         self.settle(&mut watcher, &mut record, (&give_up, &requests)).await;
         record.requests = std::mem::take(&mut *results.lock().unwrap_or_else(PoisonError::into_inner));
         watcher.tell(&mut record);
@@ -318,10 +362,17 @@ impl Stage<'_> {
     /// The timeline with the starts and ends of the loads in it.
     fn steps(&self) -> Vec<step::Step> {
         let mut steps = self.scenario.steps.clone();
-        for load in &self.scenario.loads {
-            steps.push(step::Step::own(load.start, &load.name, step::Change::Start));
-            if let Some(stop) = load.stop.filter(|stop| *stop < self.scenario.duration) {
-                steps.push(step::Step::own(stop, &load.name, step::Change::Stop));
+        let loads = self
+            .scenario
+            .loads
+            .iter()
+            .map(|load| (&load.name, load.start, load.stop));
+        let programs = self.scenario.programs.iter();
+        let programs = programs.map(|program| (&program.name, program.start, program.stop));
+        for (name, start, stop) in loads.chain(programs) {
+            steps.push(step::Step::own(start, name, step::Change::Start));
+            if let Some(stop) = stop.filter(|stop| *stop < self.scenario.duration) {
+                steps.push(step::Step::own(stop, name, step::Change::Stop));
             }
         }
         steps.sort_by(|a, b| a.at.0.total_cmp(&b.at.0));
@@ -341,19 +392,21 @@ impl Stage<'_> {
         }
     }
 
-    /// Mends the fleet, waits for the answers under way, then for what they held to be free.
+    async fn mend(&self, record: &mut Record) {
+        if let Err(error) = self.cluster.control().change_faults(None, Vec::new()).await {
+            record
+                .notes
+                .push(format!("faults could not be removed at the end: {error}"));
+        }
+    }
+
+    /// Waits for the answers under way, then for what they held to be free.
     async fn settle(
         &self,
         watcher: &mut Watcher,
         record: &mut Record,
         (give_up, requests): (&CancellationToken, &TaskTracker),
     ) {
-        let control = self.cluster.control();
-        if let Err(error) = control.change_faults(None, Vec::new()).await {
-            record
-                .notes
-                .push(format!("faults could not be removed at the end: {error}"));
-        }
         let patience = self.scenario.settle.duration();
         requests.close();
         if timeout(patience, requests.wait()).await.is_err() {

@@ -43,7 +43,10 @@ impl Wanted<'_> {
         {
             own.file_kv = Some(scratch.join("discovery"));
         }
-        let asks_workers = self.scenario.loads.iter().any(|load| load.target == Target::Workers);
+        let mut targets = self.scenario.loads.iter().map(|load| load.target);
+        let mut programs = self.scenario.programs.iter().map(|program| program.target);
+        let asks_workers =
+            targets.any(|target| target == Target::Workers) || programs.any(|target| target == Target::Workers);
         if (self.direct || asks_workers) && settings.http_port.is_none() {
             own.http_port = Some(0);
         }

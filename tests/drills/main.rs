@@ -4,5 +4,6 @@
 
 mod command;
 mod gallery;
+mod programs;
 mod runs;
 mod scene;

@@ -122,19 +122,39 @@ pub(in crate::drill) fn say(value: f64, unit: Unit) -> String {
         Unit::Share => format!("{:.2}%", value * 100.0),
         Unit::Count => format!("{value:.0}"),
         Unit::Number => format!("{value:.2}"),
+        Unit::Plain => format!("{value}"),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Written;
+    use super::super::{Names, Written};
     use super::*;
     use crate::drill::record::tests::{arrival, failed, record, request};
-    use crate::drill::record::{Drift, Held, Request, Sample};
+    use crate::drill::record::{Drift, Held, ProgramRun, Request, Sample};
+    use crate::drill::scenario::load::Target;
+    use crate::drill::scenario::program::Program;
+    use crate::drill::scenario::span::Span;
 
     fn decided(expect: &str, record: &Record) -> Judgement {
         let written: Written = toml::from_str(&format!("expect = {expect:?}")).unwrap();
-        judge(&written.read(&["crash"], &["probe"]).unwrap(), record)
+        let words = ["p", "{url}", "{report}"].map(str::to_owned).to_vec();
+        let programs = [Program {
+            name: "aiperf".into(),
+            words,
+            env: std::collections::BTreeMap::new(),
+            start: Span(0.0),
+            stop: None,
+            wait: Span(1.0),
+            target: Target::Router,
+            model: None,
+        }];
+        let names = Names {
+            marks: &["crash"],
+            loads: &["probe"],
+            programs: &programs,
+        };
+        judge(&written.read(names).unwrap(), record)
     }
 
     fn status(expect: &str, record: &Record) -> Status {
@@ -309,6 +329,50 @@ mod tests {
         assert_eq!(status("recoveries <= 20", &record), Status::Pass);
         assert_eq!(status("recoveries < 20", &record), Status::Fail);
         assert_eq!(status("victims == 1", &record), Status::Pass);
+    }
+
+    #[test]
+    fn figures_of_a_program_are_looked_up_in_its_report() {
+        let mut record = record();
+        assert_eq!(
+            status("aiperf.requests.errors == 0", &record),
+            Status::Fail,
+            "it never ran"
+        );
+        record.programs = vec![ProgramRun {
+            name: "aiperf".into(),
+            how: "exit status: 0".into(),
+            report: Some(serde_json::json!({
+                "requests": {"errors": 1, "error_rate": 0.005}, "ttft_ms": {"p99": 420.5}, "itl_ms": null, "url": "x",
+            })),
+            ..ProgramRun::default()
+        }];
+        for (expect, wanted) in [
+            ("aiperf.requests.errors == 1", Status::Pass),
+            ("aiperf.requests.errors == 0", Status::Fail),
+            ("aiperf.requests.error_rate < 1%", Status::Pass),
+            ("aiperf.ttft_ms.p99 < 500ms", Status::Pass),
+            ("aiperf.ttft_ms.p99 < 420ms", Status::Fail),
+            ("aiperf.itl_ms.p99 < 1s", Status::Fail),
+            ("aiperf.url < 1", Status::Fail),
+        ] {
+            assert_eq!(
+                status(expect, &record),
+                wanted,
+                "{expect}: {:?}",
+                decided(expect, &record)
+            );
+        }
+        let missing = decided("aiperf.requests.erors == 0", &record);
+        assert!(missing.evidence.contains("error_rate, errors"), "{missing:?}");
+        assert!(
+            decided("aiperf.itl_ms.p99 < 1s", &record)
+                .evidence
+                .contains("nothing was measured")
+        );
+        record.programs[0].report = None;
+        let none = decided("aiperf.requests.errors == 0", &record);
+        assert!(none.evidence.contains("exit status: 0"), "{none:?}");
     }
 
     #[test]

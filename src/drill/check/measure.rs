@@ -1,7 +1,7 @@
 //! Numbers out of a record.
 
 use super::judge::say;
-use super::{Condition, Held, Latency, Point, Quantity, Stat, Unit, Whom};
+use super::{Condition, Figure, Held, Latency, Point, Quantity, Stat, Unit, Whom};
 use crate::drill::record::{Record, Request, Sample};
 use crate::faults::draw::Dice;
 
@@ -180,7 +180,40 @@ impl<'a> View<'a> {
                     .ok_or_else(|| "the index was not looked at".to_owned())
             }
             Quantity::Victims => Ok(exact(self.disturbance()?.1.len())),
+            Quantity::Figure(figure) => self.figure(figure),
         }
+    }
+
+    fn figure(&self, figure: &Figure) -> Measured {
+        let name = &figure.program;
+        let run = self.record.programs.iter().find(|run| run.name == *name);
+        let run = run.ok_or_else(|| format!("{name} was never started"))?;
+        let mut found = run
+            .report
+            .as_ref()
+            .ok_or_else(|| format!("{name} has left no figures ({})", run.how))?;
+        for key in &figure.keys {
+            found = match found {
+                serde_json::Value::Null => break,
+                serde_json::Value::Object(object) => object.get(key).ok_or_else(|| {
+                    let known: Vec<&str> = object.keys().take(20).map(String::as_str).collect();
+                    format!("the report of {name} has no {key} there, but {}", known.join(", "))
+                })?,
+                other => {
+                    return Err(format!(
+                        "the report of {name} has {} where {key} is looked for",
+                        shortened(other)
+                    ));
+                }
+            };
+        }
+        if found.is_null() {
+            return Err(format!("{name} says null: nothing was measured"));
+        }
+        let number = found
+            .as_f64()
+            .ok_or_else(|| format!("{name} says {}, which is no number", shortened(found)))?;
+        Ok(number * figure.scale().unwrap_or(1.0))
     }
 
     /// The quantity before the first disturbance, of requests that it did not touch.
@@ -348,6 +381,10 @@ impl<'a> View<'a> {
         }
         Ok(believed.iter().sum::<f64>() / exact(believed.len()))
     }
+}
+
+fn shortened(value: &serde_json::Value) -> String {
+    value.to_string().chars().take(80).collect()
 }
 
 /// A count as a number; exact up to 2^53.

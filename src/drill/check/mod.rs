@@ -18,6 +18,7 @@
 //! | `recoveries` | answers of workers to routers that ask for events that they missed | count |
 //! | `index_drift` | blocks that a router's index has wrong, of all | share |
 //! | `victims` | workers that the disturbance has struck | count |
+//! | `<program>.<key>.<key>..` | a number in the report that a load's program has left; a time below a key in `_ms`, `_us` or `_ns` | as reported |
 //!
 //! Values are numbers, `5%`, times (`20ms`, `3s`) or `2x`: that many times the quantity before the first disturbance.
 //! Points are `start`, `end`, a mark, a time, or `3s after <mark>`. Workers are selectors that name them, or `victim`: those
@@ -35,6 +36,7 @@ use serde::Deserialize;
 
 pub use self::judge::{Judgement, Status, judge};
 pub(in crate::drill) use self::measure::quantile;
+use super::scenario::program::Program;
 use super::scenario::span::Span;
 use crate::faults::Selector;
 
@@ -100,6 +102,27 @@ pub enum Quantity {
     Recoveries,
     IndexDrift,
     Victims,
+    /// A number in the report of a program.
+    Figure(Figure),
+}
+
+/// Where a number stands in a program's report.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Figure {
+    /// The load whose program it is.
+    pub program: String,
+    /// Keys on the way to it.
+    pub keys: Vec<String>,
+}
+
+impl Figure {
+    /// What its numbers are multiplied with to be seconds, where a key says that it is a time.
+    pub fn scale(&self) -> Option<f64> {
+        let units = [("_ms", 1e-3), ("_us", 1e-6), ("_ns", 1e-9)];
+        let mut keys = self.keys.iter().rev();
+        keys.find_map(|key| units.iter().find(|(unit, _)| key.ends_with(unit)))
+            .map(|(_, scale)| *scale)
+    }
 }
 
 /// Which time of a request.
@@ -214,6 +237,8 @@ pub enum Unit {
     Count,
     /// Anything else.
     Number,
+    /// What a program says, in its own unit.
+    Plain,
 }
 
 impl Quantity {
@@ -233,13 +258,17 @@ impl Quantity {
             | Self::Recoveries
             | Self::Victims => Unit::Count,
             Self::Throughput | Self::Spread => Unit::Number,
+            Self::Figure(figure) => match figure.scale() {
+                Some(_) => Unit::Time,
+                None => Unit::Plain,
+            },
         }
     }
 
     /// Whether it is one number for a whole drill, which no window of time cuts.
     pub fn is_of_the_whole(&self) -> bool {
         match self {
-            Self::Leaked(_) | Self::TimeToDetect | Self::TimeToRecover | Self::Victims => true,
+            Self::Leaked(_) | Self::TimeToDetect | Self::TimeToRecover | Self::Victims | Self::Figure(_) => true,
             Self::Requests
             | Self::Completed
             | Self::Failed(_)
@@ -277,9 +306,21 @@ impl Quantity {
             | Self::Leaked(_)
             | Self::TimeToRecover
             | Self::HitRate
-            | Self::Victims => false,
+            | Self::Victims
+            | Self::Figure(_) => false,
         }
     }
+}
+
+/// What checks can name.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Names<'a> {
+    /// Marks of the timeline.
+    pub(super) marks: &'a [&'a str],
+    /// Loads of the drill's own.
+    pub(super) loads: &'a [&'a str],
+    /// Loads that are programs.
+    pub(super) programs: &'a [Program],
 }
 
 /// As it stands in the file.
@@ -302,12 +343,17 @@ enum Needs {
 
 impl Written {
     /// Reads it against the marks and loads that there are.
-    pub(super) fn read(self, marks: &[&str], loads: &[&str]) -> Result<Check, String> {
-        let condition = words::read(&self.expect, marks).map_err(|why| format!("{:?}: {why}", self.expect))?;
+    pub(super) fn read(self, names: Names<'_>) -> Result<Check, String> {
+        let condition = words::read(&self.expect, names).map_err(|why| format!("{:?}: {why}", self.expect))?;
         if let Some(load) = &self.load
-            && !loads.contains(&load.as_str())
+            && !names.loads.contains(&load.as_str())
         {
-            return Err(format!("there is no load {load}; there are {}", loads.join(", ")));
+            if names.programs.iter().any(|program| program.name == *load) {
+                return Err(format!(
+                    "{load} is a program, whose requests only it knows; say {load}.<key in its report>"
+                ));
+            }
+            return Err(format!("there is no load {load}; there are {}", names.loads.join(", ")));
         }
         Ok(Check {
             name: self.name.unwrap_or_else(|| self.expect.clone()),

@@ -1,6 +1,6 @@
 //! Reads the one-line form of checks.
 
-use super::{Condition, Held, Latency, Point, Quantity, Relation, STRETCH, Stat, Unit, Value, Whom};
+use super::{Condition, Figure, Held, Latency, Names, Point, Quantity, Relation, STRETCH, Stat, Unit, Value, Whom};
 use crate::config::layers::unknown_of;
 use crate::drill::scenario::span::Span;
 use crate::faults::Selector;
@@ -31,9 +31,9 @@ const QUANTITIES: [&str; 21] = [
 ];
 
 /// Reads a check.
-pub(super) fn read(text: &str, marks: &[&str]) -> Result<Condition, String> {
+pub(super) fn read(text: &str, names: Names<'_>) -> Result<Condition, String> {
     let words = text.split_whitespace().map(str::to_owned).collect();
-    let mut reader = Reader { words, at: 0, marks };
+    let mut reader = Reader { words, at: 0, names };
     let condition = reader.condition()?;
     match reader.peek() {
         None => Ok(condition),
@@ -46,7 +46,7 @@ pub(super) fn read(text: &str, marks: &[&str]) -> Result<Condition, String> {
 struct Reader<'a> {
     words: Vec<String>,
     at: usize,
-    marks: &'a [&'a str],
+    names: Names<'a>,
 }
 
 impl Reader<'_> {
@@ -93,6 +93,9 @@ impl Reader<'_> {
 
     fn quantity(&mut self) -> Result<Quantity, String> {
         let first = self.need("a quantity")?;
+        if let Some(figure) = self.figure(&first)? {
+            return Ok(Quantity::Figure(figure));
+        }
         // `p99_ttft` is `p99 ttft`.
         let parts: Vec<String> = first
             .split('_')
@@ -141,6 +144,38 @@ impl Reader<'_> {
             Some(stat) => self.latency().map(|latency| Quantity::Latency(stat, latency)),
             None => Err(unknown_of(&first, &QUANTITIES).replace("key", "quantity")),
         }
+    }
+
+    /// `<program>.<key>..`; a word with a point in it may also be a percentile.
+    fn figure(&self, word: &str) -> Result<Option<Figure>, String> {
+        let Some((name, path)) = word.split_once('.').filter(|_| read_stat(word).is_none()) else {
+            return Ok(None);
+        };
+        let programs = self.names.programs;
+        let Some(program) = programs.iter().find(|program| program.name == name) else {
+            let known: Vec<&str> = programs.iter().map(|program| program.name.as_str()).collect();
+            let known = if known.is_empty() {
+                "none".to_owned()
+            } else {
+                known.join(", ")
+            };
+            return Err(format!(
+                "{name:?} is no program that loads anything; there are: {known}"
+            ));
+        };
+        if !program.reports() {
+            return Err(format!(
+                "{name} is not told where its figures go: put {{report}} into its command"
+            ));
+        }
+        let keys: Vec<String> = path.split('.').map(str::to_owned).collect();
+        if keys.iter().any(String::is_empty) {
+            return Err(format!("{word:?} has an empty key"));
+        }
+        Ok(Some(Figure {
+            program: name.to_owned(),
+            keys,
+        }))
     }
 
     fn held(&mut self) -> Result<Held, String> {
@@ -223,12 +258,15 @@ impl Reader<'_> {
                 span.map(|span| Value::Number(span.0))
                     .ok_or_else(|| bad("a time with its unit, as in 20ms or 3s, or 2x"))
             }
-            Unit::Share => match text.strip_suffix('%') {
+            Unit::Share | Unit::Plain => match text.strip_suffix('%') {
                 Some(percent) => number(percent).map(|percent| percent / 100.0),
                 None => number(&text),
             }
             .map(Value::Number)
-            .ok_or_else(|| bad("a share, as in 1% or 0.01, or 2x")),
+            .ok_or_else(|| match unit {
+                Unit::Plain => bad("a number, or a share as in 1%"),
+                Unit::Share | Unit::Time | Unit::Count | Unit::Number => bad("a share, as in 1% or 0.01, or 2x"),
+            }),
             Unit::Count | Unit::Number => number(&text).map(Value::Number).ok_or_else(|| bad("a number, or 2x")),
         }
     }
@@ -270,6 +308,10 @@ impl Reader<'_> {
                 }
             }
         }
+        if matches!(condition.quantity, Quantity::Figure(_)) && (condition.after.is_some() || condition.until.is_some())
+        {
+            return Err("after and until make no sense for a figure of a program: it is of its whole run".to_owned());
+        }
         if condition.within.is_some() && condition.quantity.is_of_the_whole() {
             return Err("within makes no sense for what is one number for the whole drill".to_owned());
         }
@@ -308,12 +350,12 @@ impl Reader<'_> {
     }
 
     fn known(&self, mark: &str) -> Result<(), String> {
-        if self.marks.contains(&mark) {
+        if self.names.marks.contains(&mark) {
             return Ok(());
         }
         Err(format!(
             "{mark:?} is no moment; use start, end, a time, or a mark of the timeline ({})",
-            self.marks.join(", ")
+            self.names.marks.join(", ")
         ))
     }
 }
@@ -335,10 +377,21 @@ fn read_stat(word: &str) -> Option<Stat> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
+    use crate::drill::scenario::load::Target;
+    use crate::drill::scenario::program::Program;
+
+    fn marks<'a>(marks: &'a [&'a str]) -> Names<'a> {
+        Names {
+            marks,
+            ..Names::default()
+        }
+    }
 
     fn parsed(text: &str) -> Condition {
-        read(text, &["crash", "back"]).unwrap_or_else(|error| panic!("{text}: {error}"))
+        read(text, marks(&["crash", "back"])).unwrap_or_else(|error| panic!("{text}: {error}"))
     }
 
     #[test]
@@ -377,6 +430,52 @@ mod tests {
     }
 
     #[test]
+    fn figures_of_programs_are_named_by_their_keys() {
+        let words = |last: &str| ["p", "{url}", last].map(str::to_owned).to_vec();
+        let program = |name: &str, last: &str| Program {
+            name: name.to_owned(),
+            words: words(last),
+            env: BTreeMap::default(),
+            start: Span(0.0),
+            stop: None,
+            wait: Span(1.0),
+            target: Target::Router,
+            model: None,
+        };
+        let programs = [program("aiperf", "{report}"), program("mute", "-q")];
+        let names = Names {
+            programs: &programs,
+            ..Names::default()
+        };
+        let parsed = read("aiperf.ttft_ms.p99 < 500ms", names).unwrap();
+        let figure = Figure {
+            program: "aiperf".into(),
+            keys: vec!["ttft_ms".into(), "p99".into()],
+        };
+        assert_eq!(
+            (parsed.quantity, parsed.value),
+            (Quantity::Figure(figure), Value::Number(0.5))
+        );
+        let value = |text| read(text, names).unwrap().value;
+        assert_eq!(value("aiperf.requests.errors == 0"), Value::Number(0.0));
+        assert_eq!(value("aiperf.requests.error_rate < 1%"), Value::Number(0.01));
+        assert!(read("p99.9 ttft < 1s", names).is_ok());
+        for (text, words) in [
+            ("aiprf.requests.errors == 0", "there are: aiperf, mute"),
+            ("mute.errors == 0", "{report}"),
+            ("aiperf..errors == 0", "empty key"),
+            ("aiperf.ttft_ms.p99 < 500", "with its unit"),
+            ("aiperf.requests.errors < few", "a number"),
+            ("aiperf.requests.errors < 2x", "no baseline"),
+            ("aiperf.requests.errors == 0 after start", "whole run"),
+            ("aiperf.requests.errors == 0 within 3s", "one number"),
+        ] {
+            let error = read(text, names).unwrap_err();
+            assert!(error.contains(words), "{text}: {error}");
+        }
+    }
+
+    #[test]
     fn wrong_checks_name_the_word() {
         for (text, words) in [
             ("", "a quantity"),
@@ -396,7 +495,7 @@ mod tests {
             ("victims < 2x", "no baseline"),
             ("error_rate < 1% over 1ms", "says nothing"),
         ] {
-            let error = read(text, &["crash"]).unwrap_err();
+            let error = read(text, marks(&["crash"])).unwrap_err();
             assert!(error.contains(words), "{text}: {error}");
         }
     }

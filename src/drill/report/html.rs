@@ -5,7 +5,7 @@
 use std::fmt::Write;
 
 use super::series::{Series, Slice};
-use super::{Report, Verdict};
+use super::{Report, Verdict, short};
 use crate::drill::check::Status;
 use crate::drill::record::Record;
 use crate::replay::html::escaped;
@@ -74,6 +74,7 @@ fn section(page: &mut String, report: &Report) {
     );
     checks(page, report);
     moments(page, record);
+    programs(page, record);
     let series = Series::of(record);
     let frame = Frame {
         record,
@@ -207,6 +208,34 @@ fn moments(page: &mut String, record: &Record) {
     }
 }
 
+/// Figures of a program that a page shows.
+const FIGURES: usize = 200;
+
+fn programs(page: &mut String, record: &Record) {
+    for program in &record.programs {
+        let word = if program.failed { "fail" } else { "note" };
+        let _ = writeln!(
+            page,
+            "<p>Load {}, {:.1} s to {:.1} s: <span class=\"{word}\">{}</span></p>",
+            escaped(&program.name),
+            program.started,
+            program.ended,
+            escaped(&program.how)
+        );
+        let figures = program.figures(FIGURES);
+        if !figures.is_empty() {
+            let _ = writeln!(page, "<details><summary>Its figures</summary><table>");
+            for (name, value) in figures {
+                let _ = writeln!(page, "<tr><td>{}</td><td>{}</td></tr>", escaped(&name), short(value));
+            }
+            page.push_str("</table></details>\n");
+        }
+        if program.failed && !program.output.is_empty() {
+            let _ = writeln!(page, "<pre>{}</pre>", escaped(&program.output));
+        }
+    }
+}
+
 /// What all pictures of a drill share.
 struct Frame<'a> {
     record: &'a Record,
@@ -300,14 +329,6 @@ fn curve(page: &mut String, frame: &Frame<'_>, name: &str, note: &str, lines: &[
         );
     }
     frame.close(page, HEIGHT);
-}
-
-fn short(value: f64) -> String {
-    match value {
-        value if value >= 100.0 || value.fract() == 0.0 => format!("{value:.0}"),
-        value if value >= 1.0 => format!("{value:.1}"),
-        value => format!("{value:.3}"),
-    }
 }
 
 /// Requests that came to each worker over time: a row per worker, darker where more came.

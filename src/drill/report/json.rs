@@ -30,6 +30,7 @@ pub fn document(report: &Report) -> Value {
         "checks": report.judgements,
         "moments": record.moments,
         "loads": summaries(record),
+        "programs": record.programs,
         "held_after": record.held,
         "settled_after_s": record.settled_after,
         "series": Series::of(record),

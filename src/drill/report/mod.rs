@@ -24,7 +24,7 @@ pub use junit::junit;
 pub enum Verdict {
     /// Every check that applies holds.
     Pass,
-    /// One does not, or a step could not be done.
+    /// One does not, a step could not be done, or the program of a load failed.
     Fail,
 }
 
@@ -67,10 +67,15 @@ impl Report {
     pub(super) fn new(scenario: &Scenario, record: Record, judgements: Vec<Judgement>, took: Duration) -> Self {
         let holds = judgements.iter().all(|judgement| judgement.status != Status::Fail);
         let done = record.moments.iter().all(|moment| moment.errors.is_empty());
+        let ran = record.programs.iter().all(|program| !program.failed);
         Self {
             name: scenario.name.clone(),
             description: scenario.description.clone(),
-            verdict: if holds && done { Verdict::Pass } else { Verdict::Fail },
+            verdict: if holds && done && ran {
+                Verdict::Pass
+            } else {
+                Verdict::Fail
+            },
             judgements,
             record,
             took,
@@ -82,9 +87,20 @@ impl Report {
         text::table(self)
     }
 
-    /// Steps that could not be done.
+    /// Steps that could not be done, by mark, and programs that failed, by load.
     pub fn errors(&self) -> impl Iterator<Item = (&str, &str)> {
         let moments = self.record.moments.iter();
-        moments.flat_map(|moment| moment.errors.iter().map(|error| (moment.mark.as_str(), error.as_str())))
+        let steps = moments.flat_map(|moment| moment.errors.iter().map(|error| (moment.mark.as_str(), error.as_str())));
+        let programs = self.record.programs.iter().filter(|program| program.failed);
+        steps.chain(programs.map(|program| (program.name.as_str(), program.how.as_str())))
+    }
+}
+
+/// A number that somebody reads.
+fn short(value: f64) -> String {
+    match value {
+        value if value >= 100.0 || value.fract() == 0.0 => format!("{value:.0}"),
+        value if value >= 1.0 => format!("{value:.1}"),
+        value => format!("{value:.3}"),
     }
 }

@@ -3,8 +3,9 @@
 use std::fmt::Write;
 
 use super::series::summaries;
-use super::{Report, Verdict};
+use super::{Report, Verdict, short};
 use crate::drill::check::Status;
+use crate::drill::record::ProgramRun;
 
 /// The table. Writing to a string cannot fail, so results of `write!` are dropped.
 pub(super) fn table(report: &Report) -> String {
@@ -56,6 +57,9 @@ pub(super) fn table(report: &Report) -> String {
         }
         text.push('\n');
     }
+    for program in &record.programs {
+        programs_line(&mut text, program);
+    }
     let width = report
         .judgements
         .iter()
@@ -99,4 +103,26 @@ pub(super) fn table(report: &Report) -> String {
         }
     }
     text
+}
+
+/// Figures of a program that a terminal shows.
+const FIGURES: usize = 40;
+
+fn programs_line(text: &mut String, program: &ProgramRun) {
+    let word = if program.failed { "FAILED: " } else { "" };
+    let took = program.ended - program.started;
+    let _ = writeln!(text, "  load {}: {word}{} ({took:.1} s)", program.name, program.how);
+    let figures: Vec<String> = program
+        .figures(FIGURES)
+        .into_iter()
+        .map(|(name, value)| format!("{name} {}", short(value)))
+        .collect();
+    for line in figures.chunks(5) {
+        let _ = writeln!(text, "    {}", line.join(", "));
+    }
+    if program.failed {
+        for line in program.output.lines() {
+            let _ = writeln!(text, "    | {}", line.chars().take(300).collect::<String>());
+        }
+    }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::span::Span;
+use super::words::{Words, split_words};
 
 /// How the router is had.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,24 +42,13 @@ pub(super) struct Written {
     ready_within: Option<Span>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum Words {
-    Line(String),
-    List(Vec<String>),
-}
-
 impl Written {
     pub(super) fn read(self) -> Result<Frontend, String> {
         match (self.url, self.command) {
             (Some(_), Some(_)) => Err("url and command exclude each other".to_owned()),
             (Some(url), None) => check_url(&url).map(Frontend::Url),
             (None, Some(words)) => {
-                let words = match words {
-                    Words::Line(line) => split_words(&line)?,
-                    Words::List(words) => words,
-                };
-                command(words, self.env, self.ready_within.unwrap_or(READY_WITHIN)).map(Frontend::Command)
+                command(words.split()?, self.env, self.ready_within.unwrap_or(READY_WITHIN)).map(Frontend::Command)
             }
             (None, None) => Ok(Frontend::None),
         }
@@ -113,29 +103,6 @@ impl Frontend {
         let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
         command(rest, env, READY_WITHIN).map(Self::Command)
     }
-}
-
-/// Words of a line; quotes, single or double, keep blanks together.
-fn split_words(line: &str) -> Result<Vec<String>, String> {
-    let mut words = Vec::new();
-    let mut word: Option<String> = None;
-    let mut quote = None;
-    for c in line.chars() {
-        match (quote, c) {
-            (Some(q), c) if q == c => quote = None,
-            (None, '"' | '\'') => {
-                quote = Some(c);
-                word.get_or_insert_default();
-            }
-            (None, c) if c.is_whitespace() => words.extend(word.take()),
-            (Some(_) | None, c) => word.get_or_insert_default().push(c),
-        }
-    }
-    if quote.is_some() {
-        return Err(format!("{line:?} has a quote that does not end"));
-    }
-    words.extend(word);
-    Ok(words)
 }
 
 #[cfg(test)]

@@ -1,8 +1,11 @@
 //! Probe load as a scenario describes it.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::span::Span;
+use super::words::Words;
 
 /// One load: who asks what, how often, of whom.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -42,6 +45,12 @@ pub struct Load {
     pub model: Option<String>,
     /// Most requests of an open loop that are under way at a time; further ones fail as `not_sent`.
     pub max_in_flight: u32,
+    /// Makes it a [`Program`](super::program::Program); the drill's own loads have none.
+    pub command: Option<Words>,
+    /// Environment of that program.
+    pub env: BTreeMap<String, String>,
+    /// Wait for that program.
+    pub wait: Option<Span>,
 }
 
 impl Default for Load {
@@ -64,6 +73,9 @@ impl Default for Load {
             target: Target::Router,
             model: None,
             max_in_flight: 4096,
+            command: None,
+            env: BTreeMap::new(),
+            wait: None,
         }
     }
 }
@@ -106,6 +118,9 @@ impl Load {
                 Err(format!("{name} {value} must be between 1 and {most}"))
             }
         };
+        if !self.env.is_empty() || self.wait.is_some() {
+            return Err("env and wait go with command".to_owned());
+        }
         match (self.rate, self.concurrency) {
             (Some(rate), None) if rate > 0.0 && rate <= MAX_RATE => {}
             (Some(rate), None) => {
@@ -114,7 +129,9 @@ impl Load {
                 ));
             }
             (None, Some(clients)) => positive("concurrency", clients, MAX_CONCURRENCY)?,
-            (None, None) => return Err("say rate (open loop) or concurrency (closed loop)".to_owned()),
+            (None, None) => {
+                return Err("say rate (open loop), concurrency (closed loop) or command (a program)".to_owned());
+            }
             (Some(_), Some(_)) => return Err("rate and concurrency exclude each other".to_owned()),
         }
         positive("prompt_tokens", self.prompt_tokens, MAX_TOKENS)?;

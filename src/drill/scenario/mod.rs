@@ -29,8 +29,10 @@
 
 pub mod frontend;
 pub mod load;
+pub mod program;
 pub mod span;
 pub mod step;
+pub mod words;
 
 use std::path::{Path, PathBuf};
 
@@ -38,10 +40,11 @@ use serde::Deserialize;
 
 use self::frontend::Frontend;
 use self::load::Load;
+use self::program::Program;
 use self::span::Span;
 use self::step::{Action, Step};
 use crate::config::layers::unknown_of;
-use crate::drill::check::Check;
+use crate::drill::check::{Check, Names};
 
 /// A scenario that is none.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -74,8 +77,10 @@ pub struct Scenario {
     pub fleet: Fleet,
     /// The router.
     pub frontend: Frontend,
-    /// Loads.
+    /// Loads of the drill's own.
     pub loads: Vec<Load>,
+    /// Loads that are programs.
+    pub programs: Vec<Program>,
     /// Timeline, in order.
     pub steps: Vec<Step>,
     /// What has to hold.
@@ -171,16 +176,21 @@ impl Scenario {
         let frontend = frontend
             .map_err(|why| format!("[frontend]: {why}"))?
             .unwrap_or(Frontend::None);
-        let loads = name_loads(written.load)?;
+        let (loads, programs) = name_loads(written.load)?;
         let steps = written.at.into_iter().enumerate();
         let steps = steps.map(|(index, step)| step.read(index).map_err(|why| format!("[[at]] {index}: {why}")));
         let mut steps = steps.collect::<Result<Vec<_>, _>>()?;
         steps.sort_by(|a, b| a.at.0.total_cmp(&b.at.0));
-        check_steps(&steps, &loads, duration)?;
+        check_steps(&steps, (&loads, &programs), duration)?;
         let marks: Vec<&str> = steps.iter().map(|step| step.mark.as_str()).collect();
         let load_names: Vec<&str> = loads.iter().map(|load| load.name.as_str()).collect();
+        let names = Names {
+            marks: &marks,
+            loads: &load_names,
+            programs: &programs,
+        };
         let checks = written.check.into_iter().enumerate().map(|(index, check)| {
-            let check = check.read(&marks, &load_names);
+            let check = check.read(names);
             check.map_err(|why| format!("[[check]] {index}: {why}"))
         });
         let checks = checks.collect::<Result<Vec<_>, _>>()?;
@@ -202,6 +212,7 @@ impl Scenario {
             },
             frontend,
             loads,
+            programs,
             steps,
             checks,
         })
@@ -225,7 +236,8 @@ impl Scenario {
     }
 }
 
-fn name_loads(mut loads: Vec<Load>) -> Result<Vec<Load>, String> {
+/// Names what has no name, and tells the drill's own loads from programs.
+fn name_loads(mut loads: Vec<Load>) -> Result<(Vec<Load>, Vec<Program>), String> {
     for (index, load) in loads.iter_mut().enumerate() {
         if load.name.is_empty() {
             load.name = if index == 0 {
@@ -237,17 +249,28 @@ fn name_loads(mut loads: Vec<Load>) -> Result<Vec<Load>, String> {
         if !step::is_name(&load.name) {
             return Err(format!("[[load]] {index}: name {:?} must be one word", load.name));
         }
-        load.check().map_err(|why| format!("[[load]] {}: {why}", load.name))?;
     }
     for (index, load) in loads.iter().enumerate() {
         if loads[..index].iter().any(|other| other.name == load.name) {
             return Err(format!("two loads are called {}", load.name));
         }
     }
-    Ok(loads)
+    let (mut own, mut programs) = (Vec::new(), Vec::new());
+    for mut load in loads {
+        let name = load.name.clone();
+        let wrong = |why| format!("[[load]] {name}: {why}");
+        match load.command.take() {
+            Some(command) => programs.push(Program::of(load, command).map_err(wrong)?),
+            None => {
+                load.check().map_err(wrong)?;
+                own.push(load);
+            }
+        }
+    }
+    Ok((own, programs))
 }
 
-fn check_steps(steps: &[Step], loads: &[Load], duration: Span) -> Result<(), String> {
+fn check_steps(steps: &[Step], (loads, programs): (&[Load], &[Program]), duration: Span) -> Result<(), String> {
     for (index, step) in steps.iter().enumerate() {
         if step.at > duration {
             return Err(format!("{} at {} comes after the end ({duration})", step.mark, step.at));
@@ -259,6 +282,12 @@ fn check_steps(steps: &[Step], loads: &[Load], duration: Span) -> Result<(), Str
             let Action::Load { name, change } = action else {
                 continue;
             };
+            if programs.iter().any(|program| program.name == *name) {
+                if matches!(change, step::Change::Rate(_) | step::Change::Concurrency(_)) {
+                    return Err(format!("{line:?}: {name} is a program; it can be started and stopped"));
+                }
+                continue;
+            }
             let load = loads.iter().find(|load| load.name == *name);
             let load = load.ok_or_else(|| format!("{line:?}: there is no load {name}"))?;
             match change {
@@ -357,6 +386,9 @@ mod tests {
             ("load probe rate=5", "load other rate=5", "there is no load other"),
             ("load probe rate=5", "load probe concurrency=5", "is an open loop"),
             ("hottest crash", "hottest crahs", "did you mean `crash`"),
+            ("rate = 20", "command = [\"p\", \"{url}\"]", "is a program; it can be"),
+            ("rate = 20", "rate = 20\nwait = \"1s\"", "go with command"),
+            ("error_rate < 1%\"", "probe.errors == 0\"", "no program"),
             ("expect = \"error_rate < 1%\"", "expect = \"error_rate\"", "[[check]] 0"),
             ("[[check]]\n        expect = \"error_rate < 1%\"", "", "no verdict"),
             ("{port}", "8000", "told its port"),
