@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn what_is_no_grid_is_refused_by_name() {
         type Break = fn(&mut ProfilePoints);
-        let cases: [(Break, &str); 8] = [
+        let cases: [(Break, &str); 9] = [
             (|p| p.prefill_isl.clear(), "prefill_isl has 0 point(s)"),
             (
                 |p| p.decode_context_length.truncate(1),
@@ -319,6 +319,10 @@ mod tests {
                 "decode_active_kv_tokens must rise strictly, but entry 1",
             ),
             (|p| p.prefill_isl[1] = f64::NAN, "prefill_isl entry 1 is NaN"),
+            (
+                |p| p.decode_itl[4] = -1.0,
+                "decode_itl entry 4 is -1; a latency is 0 or more",
+            ),
             (|p| p.decode_itl[4] = f64::INFINITY, "decode_itl entry 4 is inf"),
             (
                 |p| p.prefill_ttft_ms.truncate(2),
