@@ -228,3 +228,115 @@ policy_classes:
         "{said}"
     );
 }
+
+#[test]
+fn flags_that_would_change_nothing_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let row = r#"{"timestamp":0,"input_length":8,"output_length":2,"hash_ids":[1]}"#;
+    std::fs::write(directory.path().join("t.jsonl"), row).unwrap();
+    let kv = ["--router-mode", "kv_router", "--num-workers", "2"];
+    for (flags, part) in [
+        (
+            vec!["t.jsonl", "--agentic-lanes", "2"],
+            "--agentic-lanes works with --trace-format",
+        ),
+        (
+            vec!["t.jsonl", "--kv-event-lag-ms", "5"],
+            "--router-mode kv_router only",
+        ),
+        (
+            [
+                &["t.jsonl", "--router-config", r#"{"router_prefill_load_model":"aic"}"#][..],
+                &kv,
+            ]
+            .concat(),
+            "not available in this build",
+        ),
+        (
+            vec!["t.jsonl", "--extra-engine-args", "[1]"],
+            "the document must be an object",
+        ),
+        (
+            vec![
+                "t.jsonl",
+                "--extra-engine-args",
+                r#"{"engine_type":"sglang","sglang":{"page_size":0}}"#,
+            ],
+            "page_size",
+        ),
+    ] {
+        let output = replay(directory.path(), &flags);
+        assert_eq!(output.status.code(), Some(1), "{flags:?}");
+        let said = text(&output.stderr);
+        assert!(said.contains(part), "{said}");
+    }
+}
+
+#[test]
+fn times_beyond_the_clock_are_refused_one_by_one_and_in_sum() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("t.jsonl");
+    let row = |time: &str| format!(r#"{{"session_id":"s",{time},"input_length":8,"output_length":2,"hash_ids":[1]}}"#);
+    std::fs::write(&path, row(r#""timestamp":1e308"#)).unwrap();
+    let output = replay(directory.path(), &["t.jsonl"]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stderr);
+    assert!(
+        said.contains("t.jsonl, line 1: timestamp is ") && said.contains("from -4e12 to 4e12"),
+        "{said}"
+    );
+    let rows: Vec<String> = (0..4)
+        .map(|at| row(if at == 0 { r#""timestamp":0"# } else { r#""delay":4e12"# }))
+        .collect();
+    std::fs::write(&path, rows.join("\n")).unwrap();
+    let output = replay(directory.path(), &["t.jsonl"]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stderr);
+    assert!(said.contains("the end of the clock"), "{said}");
+}
+
+#[test]
+fn a_run_that_serves_nothing_says_why_and_fails() {
+    let directory = tempfile::tempdir().unwrap();
+    let load = ["--input-tokens", "4096", "--output-tokens", "4", "--request-count", "3"];
+    let engine = r#"{"max_num_batched_tokens":1024,"enable_chunked_prefill":false}"#;
+    let flags = [&load[..], &["--replay-concurrency", "2", "--extra-engine-args", engine]].concat();
+    let output = replay(directory.path(), &flags);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("3 of 3 requests were rejected"), "{said}");
+    assert_eq!(report(directory.path())["completed_requests"], 0);
+}
+
+#[test]
+fn a_single_worker_of_1_4_2_counts_time_and_names_as_the_peer() {
+    let directory = tempfile::tempdir().unwrap();
+    let row = |at: u32| {
+        format!(
+            r#"{{"timestamp":{},"input_length":500,"output_length":20,"hash_ids":[{at}]}}"#,
+            at * 100
+        )
+    };
+    let rows: Vec<String> = (0..20).map(row).collect();
+    std::fs::write(directory.path().join("t.jsonl"), rows.join("\n")).unwrap();
+    let flags = [
+        "t.jsonl",
+        "--semantics",
+        "1.4.2",
+        "--max-sim-time-seconds",
+        "1",
+        "--report-jsonl",
+        "r.jsonl",
+    ];
+    let output = replay(directory.path(), &flags);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report = report(directory.path());
+    let number = |key: &str| report[key].as_f64().unwrap();
+    assert!(report["completed_requests"].as_u64().unwrap() > 0);
+    assert!((number("decode_worker_seconds") - number("duration_ms") / 1e3).abs() < 1e-9);
+    let records = std::fs::read_to_string(directory.path().join("r.jsonl")).unwrap();
+    let first: Value = serde_json::from_str(records.lines().next().unwrap()).unwrap();
+    for key in ["session_id", "turn_index", "decode_worker_idx"] {
+        assert_eq!(first.get(key), Some(&Value::Null), "{key}");
+    }
+}

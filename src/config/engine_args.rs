@@ -257,7 +257,7 @@ const NESTED: &[Key] = &[
 
 /// Whether the text is a document itself rather than the path of one.
 pub(super) fn is_inline(text: &str) -> bool {
-    text.trim_start().starts_with('{')
+    text.trim_start().starts_with(['{', '['])
 }
 
 /// What a document says.

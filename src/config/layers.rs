@@ -140,7 +140,9 @@ impl Layered {
         if !self.values.contains_key("block_size") {
             let settings = self.settings()?;
             let engine = settings.engine_type.unwrap_or_default();
-            let page = settings.sglang_page_size.filter(|_| engine == EngineKind::Sglang);
+            let page = settings.sglang_page_size;
+            // A size of 0 is refused under its own name.
+            let page = page.filter(|&page| engine == EngineKind::Sglang && page > 0);
             let derived = Settings {
                 block_size: Some(page.unwrap_or_else(|| engine.default_block_size())),
                 ..Settings::default()

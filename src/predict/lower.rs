@@ -298,7 +298,7 @@ fn trace_load(args: &mut ReplayArgs, document: &Document, format: Format, load: 
             wrong("traffic.load: request graphs set their own pace; use type trace_timestamps")
         }
         Load::Concurrency { concurrency } => {
-            args.replay_concurrency = Some(*concurrency);
+            args.replay_concurrency = Some(at_a_time(*concurrency)?);
             Ok(())
         }
         Load::TraceTimestamps { .. } if format == Format::AppliedComputeAgentic => {
@@ -351,6 +351,7 @@ fn synthetic(
                 "traffic.stop: {name} and {name}_per_load_unit exclude each other"
             ));
         }
+        (Some(0), None) => return wrong(format!("traffic.stop.{name} is 0, expected at least 1")),
         (Some(count), None) => count,
         (None, Some(per_unit)) => scaled(per_unit, load).ok_or_else(|| {
             PredictError::Config(format!(
@@ -362,6 +363,13 @@ fn synthetic(
     args.request_count = Some(count);
     (args.input_tokens, args.output_tokens) = (Some(lengths.0), Some(lengths.1));
     Ok(())
+}
+
+fn at_a_time(concurrency: usize) -> Result<usize, PredictError> {
+    if concurrency == 0 {
+        return wrong("traffic.load.concurrency is 0, expected at least 1");
+    }
+    Ok(concurrency)
 }
 
 /// At least 1.
@@ -391,7 +399,7 @@ fn pace(args: &mut ReplayArgs, document: &Document, lengths: (u32, u32), session
     };
     match &document.traffic.load {
         Load::Concurrency { concurrency } => {
-            args.replay_concurrency = Some(*concurrency);
+            args.replay_concurrency = Some(at_a_time(*concurrency)?);
             Ok(*concurrency as f64)
         }
         Load::Poisson {

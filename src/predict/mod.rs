@@ -60,6 +60,13 @@ pub fn read(mut value: Value) -> Result<Document, PredictError> {
         let what = "planner.policy is enabled, but Dynamo's planner is not part of this program; use disabled, or replay with --planner-config and a program that plans";
         return Err(PredictError::Config(what.into()));
     }
+    for key in ["overlap_score_credit", "prefill_load_scale", "temperature"] {
+        let path = format!("router.{key}");
+        if yaml::get(&value, &path).is_some_and(Value::is_null) {
+            let what = format!("{path} is null, expected a number; leave it out for its default");
+            return Err(PredictError::Config(what));
+        }
+    }
     default_type(&mut value, "traffic.source", "synthetic");
     default_type(&mut value, "traffic.load", "concurrency");
     default_type(&mut value, "router.prefill_load_model", "none");

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::cli::{PredictArgs, PredictionFormat};
 use crate::replay::{Control, NamedReport, Report, render_html, render_table};
+use crate::replay_run::tell_rejections;
 
 use super::{PredictError, predict, yaml};
 
@@ -174,7 +175,7 @@ pub fn run(args: &PredictArgs, out: &mut dyn Write) -> Result<(), PredictError> 
             .map_err(|error| PredictError::Write(path.display().to_string(), error))?;
     }
     match shared.format {
-        PredictionFormat::Json => print(out, &format!("{found:#}\n")),
+        PredictionFormat::Json => print(out, &format!("{found:#}\n"))?,
         PredictionFormat::Table => print(
             out,
             &format!(
@@ -182,8 +183,9 @@ pub fn run(args: &PredictArgs, out: &mut dyn Write) -> Result<(), PredictError> 
                 render_table(&report),
                 results.path("prediction.json").display()
             ),
-        ),
+        )?,
     }
+    Ok(tell_rejections(&report)?)
 }
 
 /// A report in the nested form of Dynamo 1.6.1.

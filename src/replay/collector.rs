@@ -15,6 +15,7 @@ use super::source::Source;
 pub(crate) struct Collector {
     pub(crate) arrived: u64,
     pub(crate) completed: u64,
+    pub(crate) rejected: u64,
     pub(crate) input_tokens: u64,
     pub(crate) output_tokens: u64,
     pub(crate) reused: u64,
@@ -122,8 +123,9 @@ impl Collector {
         Some(sample)
     }
 
-    /// Keeps the record of a request, where records are wanted.
+    /// A request ended: keeps its record, where records are wanted.
     pub(crate) fn record(&mut self, id: u64, flight: &Flight, terminal: Terminal, now: SimTime, source: &dyn Source) {
+        self.rejected += u64::from(terminal == Terminal::Rejected);
         let Some(records) = &mut self.records else { return };
         let tag = flight.turn.tag;
         let time = |time: Option<SimTime>| time.map(SimTime::as_ms);
@@ -138,8 +140,8 @@ impl Collector {
         let block_size = self.block_size;
         let overlap_tokens = |route: &RouteLog| route.overlap.map_or(0, |(selected, _)| selected * block_size);
         let record = RequestRecord {
-            session_id: source.session_name(tag),
-            turn_index: flight.turn.turn,
+            session_id: Some(source.session_name(tag)),
+            turn_index: Some(flight.turn.turn),
             uuid: uuid(id),
             request_id: source.request_name(tag).map(str::to_owned),
             play_id: source.play_name(tag).map(str::to_owned),
@@ -191,6 +193,18 @@ impl Collector {
             terminal_status: terminal,
         };
         records.push((flight.arrival, record));
+    }
+
+    /// Takes out of the records what Dynamo 1.4.2 leaves out: the session of each request, and the worker.
+    pub(crate) fn tell_less(&mut self, no_sessions: bool, no_workers: bool) {
+        for (_, record) in self.records.iter_mut().flatten() {
+            if no_sessions {
+                (record.session_id, record.turn_index) = (None, None);
+            }
+            if no_workers {
+                record.decode_worker_idx = None;
+            }
+        }
     }
 
     /// The records by arrival.

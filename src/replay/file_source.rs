@@ -240,6 +240,10 @@ impl<F: TurnFile> Source for FileSource<F> {
         self.file.total()
     }
 
+    fn has_single_turns(&self) -> bool {
+        self.file.has_single_turns()
+    }
+
     fn session_name(&self, tag: u32) -> String {
         let open = self.flying.get(&tag).and_then(|flying| self.open.get(&flying.session));
         open.map_or_else(String::new, |open| match &open.name {

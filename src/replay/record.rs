@@ -16,8 +16,9 @@ pub enum Terminal {
 #[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RequestRecord {
-    pub session_id: String,
-    pub turn_index: u32,
+    /// Not told, as the next one, with the rules of 1.4.2 where there is one worker or no session has two turns.
+    pub session_id: Option<String>,
+    pub turn_index: Option<u32>,
     pub uuid: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
@@ -39,6 +40,7 @@ pub struct RequestRecord {
     pub output_length: u32,
     pub reused_input_tokens: u32,
     pub prefill_worker_idx: Option<u32>,
+    /// Not told with the rules of 1.4.2 where there is one worker.
     pub decode_worker_idx: Option<u32>,
     pub logical_worker_id: Option<u32>,
     pub dp_rank: Option<u32>,

@@ -46,6 +46,8 @@ pub struct Report {
     pub num_requests: u64,
     /// Those that got all their tokens.
     pub completed_requests: u64,
+    /// Those that no worker could ever take. Not part of the JSON report: the peer's has no such key.
+    pub rejected_requests: u64,
     /// Prompt tokens of completed requests.
     pub total_input_tokens: u64,
     /// Tokens that they got.
@@ -147,6 +149,7 @@ impl Report {
         Self {
             num_requests: collected.arrived,
             completed_requests: collected.completed,
+            rejected_requests: collected.rejected,
             total_input_tokens: collected.input_tokens,
             total_output_tokens: collected.output_tokens,
             duration_ms: duration.as_ms(),

@@ -366,6 +366,10 @@ impl Source for SessionSource {
         self.trace.turns.len() as u64
     }
 
+    fn has_single_turns(&self) -> bool {
+        self.trace.turns.len() == self.trace.sessions.len()
+    }
+
     fn session_name(&self, tag: u32) -> String {
         self.trace.name(self.trace.turns[tag as usize].session)
     }

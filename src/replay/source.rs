@@ -89,6 +89,11 @@ pub trait Source {
     /// Name of the session that a request belongs to.
     fn session_name(&self, tag: u32) -> String;
 
+    /// Whether the workload is a trace in which no session has a second turn.
+    fn has_single_turns(&self) -> bool {
+        false
+    }
+
     /// Name of the request, where the workload has one.
     fn request_name(&self, _tag: u32) -> Option<&str> {
         None

@@ -162,6 +162,10 @@ impl<R: BufRead> Source for StreamSource<R> {
         self.scan.rows
     }
 
+    fn has_single_turns(&self) -> bool {
+        true
+    }
+
     fn session_name(&self, tag: u32) -> String {
         let held = self.held.get(&tag);
         held.map_or_else(String::new, |held| match &held.session {

@@ -18,6 +18,7 @@ use crate::replay::{Control, Progress, ReplayError, Report};
 use crate::replay::{GraphError, SyntheticError};
 use crate::router;
 
+pub(crate) use output::tell_rejections;
 pub use output::{run, run_with};
 pub use plan::RealTimePlan;
 pub use workload::{Workload, workload};
@@ -49,6 +50,9 @@ pub enum RunError {
     /// The run itself.
     #[error(transparent)]
     Replay(#[from] ReplayError),
+    /// No request could be served; the report is written and shows nothing.
+    #[error("{0}")]
+    AllRejected(String),
     /// A signal ended the run; the report is written and says so.
     #[error("interrupted: {0} is a partial report, of the requests that had ended")]
     Interrupted(String),
@@ -70,6 +74,7 @@ impl RunError {
             | Self::Router(_)
             | Self::Replay(_)
             | Self::Online(_)
+            | Self::AllRejected(_)
             | Self::Write(..) => 1,
         }
     }

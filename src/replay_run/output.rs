@@ -82,6 +82,31 @@ pub fn run_with(
     if report.partial {
         return Err(RunError::Interrupted(path.display().to_string()));
     }
+    tell_rejections(&report)
+}
+
+/// What to say about requests that no worker could take.
+pub(crate) fn rejections(report: &Report) -> Option<String> {
+    let (rejected, all) = (report.rejected_requests, report.num_requests);
+    (rejected > 0).then(|| {
+        format!(
+            "{rejected} of {all} requests were rejected: they need more than a worker has; look at num_gpu_blocks, \
+             max_model_len and, without chunked prefill, max_num_batched_tokens"
+        )
+    })
+}
+
+/// Says on standard error that requests were rejected; an error if nothing else happened.
+///
+/// # Errors
+/// [`RunError::AllRejected`].
+pub(crate) fn tell_rejections(report: &Report) -> Result<(), RunError> {
+    let Some(what) = rejections(report) else { return Ok(()) };
+    if report.rejected_requests == report.num_requests {
+        return Err(RunError::AllRejected(what));
+    }
+    // The run is done; who does not read this has the report.
+    let _ = writeln!(std::io::stderr(), "warning: {what}");
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::cli::{ReplayArgs, ReplayMode, RouterMode, TraceFormat};
 use crate::engine::Semantics;
 use crate::replay::{Arrivals, FleetSpec, Harness, RouterSpec, Sla, Source, SyntheticSpec};
-use crate::router::{PolicyProfile, QueuePolicy, RouterConfig};
+use crate::router::{PolicyProfile, PrefillLoadModel, QueuePolicy, RouterConfig};
 
 use super::planner;
 use super::pools::Pools;
@@ -42,6 +42,12 @@ impl Plan {
             router.router_queue_policy = queue_policy(policy)?;
         }
         check_reach(args, &pools)?;
+        if router.router_prefill_load_model != PrefillLoadModel::None {
+            return invalid(
+                "router_prefill_load_model in --router-config (the router's prefill model) is not available in this build; \
+                 leave it out or use none",
+            );
+        }
         let policy = policy_profile(args, &router)?;
         Ok(Self { pools, router, policy })
     }
@@ -176,6 +182,12 @@ fn is_graph(format: TraceFormat) -> bool {
     matches!(format, TraceFormat::AgenticMooncake | TraceFormat::Weka)
 }
 
+/// A trace that is a graph of requests, or can be one.
+fn may_be_graph(args: &ReplayArgs) -> bool {
+    let form = is_graph(args.trace_format) || args.trace_format == TraceFormat::Dynamo;
+    form && !args.trace_files.is_empty()
+}
+
 /// Trace or synthetic, and what goes with each.
 fn check_workload(args: &ReplayArgs) -> Result<(), RunError> {
     let has_trace = !args.trace_files.is_empty();
@@ -214,15 +226,13 @@ fn check_workload(args: &ReplayArgs) -> Result<(), RunError> {
                 "synthetic load needs exactly one of --replay-concurrency, --request-rate and --arrival-interval-ms",
             );
         }
-        for (flag, given) in [
-            ("--report-jsonl", args.report_jsonl.is_some()),
-            ("--max-sim-time-seconds", args.max_sim_time_seconds.is_some()),
-        ] {
-            if given {
-                return usage(format!(
-                    "{flag} works with trace files only; --request-records works with any load"
-                ));
-            }
+        if args.report_jsonl.is_some() {
+            return usage("--report-jsonl works with trace files only; --request-records works with any load");
+        }
+        if args.max_sim_time_seconds.is_some() {
+            return usage(
+                "--max-sim-time-seconds works with trace files only; synthetic load ends with --request-count",
+            );
         }
     }
     check_planner_flags(args)
@@ -328,6 +338,16 @@ fn check_values(args: &ReplayArgs) -> Result<(), RunError> {
     if args.trace_format == TraceFormat::AppliedComputeAgentic && !(0.0..=1.0).contains(&ratio) {
         return invalid(format!("--trace-shared-prefix-ratio is {ratio}, expected 0 to 1"));
     }
+    if args.agentic_lanes.is_some() && !may_be_graph(args) {
+        return invalid("--agentic-lanes works with --trace-format agentic_mooncake, weka and dynamo only");
+    }
+    let late = args.kv_event_lag_ms > 0.0;
+    if late && args.router_mode == RouterMode::RoundRobin {
+        return invalid("--kv-event-lag-ms works with --router-mode kv_router only; a round robin looks at no cache");
+    }
+    if late && args.replay_mode == ReplayMode::Online {
+        return invalid("--kv-event-lag-ms works with --replay-mode offline only");
+    }
     if is_graph(args.trace_format) && args.replay_concurrency.is_some() {
         return invalid("a trace of request graphs sets its own pace; leave out --replay-concurrency");
     }
@@ -362,6 +382,9 @@ fn check_form(args: &ReplayArgs, workload: &Workload) -> Result<(), RunError> {
             }
             Semantics::V1_6_1 => "this form of trace is of Dynamo 1.6.1; leave out --semantics",
         }),
+        Workload::Sessions(_) | Workload::Stream { .. } if args.agentic_lanes.is_some() => {
+            invalid("--agentic-lanes works with traces of agents only; the requests of this one do not belong to any")
+        }
         Workload::Graph(_) | Workload::Sessions(_) | Workload::Stream { .. } => Ok(()),
     }
 }

@@ -18,7 +18,7 @@ mod queue;
 mod round_robin;
 mod targets;
 
-pub use config::{ConfigError, QueuePolicy, RouterConfig};
+pub use config::{ConfigError, PrefillLoadModel, QueuePolicy, RouterConfig};
 pub use index::Index;
 pub use kv::{Arrival, Booking, KvRouter, Placement, RouterError, Routing};
 pub use policy::{BusyThreshold, PolicyClass, PolicyProfile, QueueLimits};

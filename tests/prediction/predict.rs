@@ -227,6 +227,18 @@ fn every_refusal_names_the_path_of_the_key() {
             "router.overlap_score_credit belongs to policy kv_router",
         ),
         ("router.temperature=-1", "router.temperature is -1"),
+        (
+            "router.temperature=null",
+            "router.temperature is null, expected a number",
+        ),
+        (
+            "traffic.load.concurrency=0",
+            "traffic.load.concurrency is 0, expected at least 1",
+        ),
+        (
+            "traffic.stop={requests: 0}",
+            "traffic.stop.requests is 0, expected at least 1",
+        ),
         ("planner={policy: enabled, target: sla}", "planner.policy is enabled"),
         ("evaluation.sla.e2e_ms=5", "evaluation.sla: e2e_ms stands alone"),
         ("engine", "--set engine: expected PATH=YAML"),

@@ -65,6 +65,16 @@ pub enum ProfileError {
         /// Entry there.
         value: f64,
     },
+    /// A latency below 0.
+    #[error("{array} entry {index} is {value}; a latency is 0 or more")]
+    Negative {
+        /// Which array.
+        array: &'static str,
+        /// Position from 0, row by row.
+        index: usize,
+        /// Entry there, ms.
+        value: f64,
+    },
     /// Values and axes that do not fit.
     #[error("{array} has {found} entries but its axes have {expected} points")]
     Shape {
@@ -81,7 +91,7 @@ impl Profile {
     /// Checks the points.
     ///
     /// # Errors
-    /// [`ProfileError`]: an axis with fewer than two points or not strictly rising, an entry that is not finite, or an
+    /// [`ProfileError`]: an axis with fewer than two points or not strictly rising, an entry that is not finite, a latency below 0, or an
     /// array that does not fit its axes.
     pub fn new(points: ProfilePoints) -> Result<Self, ProfileError> {
         let axes = [
@@ -106,6 +116,10 @@ impl Profile {
                 });
             }
             check_finite(array, values)?;
+            if let Some(index) = values.iter().position(|&value| value < 0.0) {
+                let value = values[index];
+                return Err(ProfileError::Negative { array, index, value });
+            }
         }
         Ok(Self {
             prefill_isl: points.prefill_isl,
@@ -290,7 +304,7 @@ mod tests {
     #[test]
     fn what_is_no_grid_is_refused_by_name() {
         type Break = fn(&mut ProfilePoints);
-        let cases: [(Break, &str); 8] = [
+        let cases: [(Break, &str); 9] = [
             (|p| p.prefill_isl.clear(), "prefill_isl has 0 point(s)"),
             (
                 |p| p.decode_context_length.truncate(1),
@@ -305,6 +319,10 @@ mod tests {
                 "decode_active_kv_tokens must rise strictly, but entry 1",
             ),
             (|p| p.prefill_isl[1] = f64::NAN, "prefill_isl entry 1 is NaN"),
+            (
+                |p| p.decode_itl[4] = -1.0,
+                "decode_itl entry 4 is -1; a latency is 0 or more",
+            ),
             (|p| p.decode_itl[4] = f64::INFINITY, "decode_itl entry 4 is inf"),
             (
                 |p| p.prefill_ttft_ms.truncate(2),

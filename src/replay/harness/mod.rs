@@ -17,7 +17,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use crate::engine::HandoffFact;
+use crate::engine::{HandoffFact, Semantics};
 use crate::types::{SimTime, Token};
 
 use super::collector::Collector;
@@ -29,6 +29,7 @@ use super::source::Source;
 use handoff::{Handoffs, PREFILL};
 use pool::Pool;
 use routing::Side;
+use spec::CLOCK_END;
 use ticks::Scaling;
 
 pub use spec::{Control, FleetSpec, PoolSpec, PrefillSpec, Progress, ReplayError, RouterSpec};
@@ -214,6 +215,9 @@ impl Harness {
             if self.max_sim_time.is_some_and(|limit| next > limit) {
                 break;
             }
+            if next > CLOCK_END {
+                return Err(ReplayError::ClockEnd);
+            }
             self.now = next;
             self.run_quietly(source);
             events += 1;
@@ -238,7 +242,13 @@ impl Harness {
     fn report(mut self, ended_at: SimTime, source: &dyn Source, partial: bool) -> Report {
         let mut used = FleetUse::default();
         for (at, pool) in self.pools.iter_mut().enumerate() {
-            let share = (pool.worker_seconds(ended_at), pool.spec.gpus_per_worker);
+            // The loop of 1.4.2 for a single worker knows no other time than that of the last completion.
+            let seconds = if self.looks_between_passes {
+                f64::from(pool.spec.workers) * self.collector.last_completion.as_ms() / 1e3
+            } else {
+                pool.worker_seconds(ended_at)
+            };
+            let share = (seconds, pool.spec.gpus_per_worker);
             if at == self.serving_pool as usize {
                 used.decode = share;
             } else {
@@ -249,6 +259,10 @@ impl Harness {
                     rank.line.finish(|gap, requests| self.collector.gap(gap, requests));
                 }
             }
+        }
+        if self.pools[self.serving_pool as usize].spec.engine.semantics == Semantics::V1_4_2 {
+            let alone = self.looks_between_passes;
+            self.collector.tell_less(alone || source.has_single_turns(), alone);
         }
         let scaling = self.scaling.map(|scaling| scaling.log);
         Report::new(self.collector, self.sla, used, source.trajectories(), scaling, partial)

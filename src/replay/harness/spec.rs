@@ -8,6 +8,9 @@ use crate::types::SimTime;
 
 use super::super::planner::PlannerError;
 
+/// Last instant that a replay reaches, 292 years: times behind it may have been cut to what the clock can show.
+pub(super) const CLOCK_END: SimTime = SimTime(u64::MAX / 2);
+
 /// The workers.
 #[derive(Debug, Clone)]
 pub struct FleetSpec {
@@ -120,6 +123,13 @@ pub enum ReplayError {
     /// A scheduler without handoffs in a disaggregated fleet.
     #[error("{0} has no handoff between prefill and decode workers; use vllm, or an aggregated fleet")]
     NoHandoff(&'static str),
+    /// The clock would run over.
+    #[error(
+        "virtual time would pass {} ms, the end of the clock; look for a time stamp, a delay or a pass time that is far too \
+         long, or a tiny --arrival-speedup-ratio",
+        CLOCK_END.as_ms()
+    )]
+    ClockEnd,
     /// Something waits for what cannot come.
     #[error("replay cannot go on: {0} requests are in flight and no event is due")]
     DeadEnd(usize),

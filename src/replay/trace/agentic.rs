@@ -199,9 +199,7 @@ impl Row {
             ("delay", self.delay),
             ("tool_wait_ms", self.tool_wait_ms),
         ] {
-            if let Some(value) = value.filter(|value| !value.is_finite() || *value < 0.0) {
-                return Err(lines.wrong(format!("{field} is {value}, expected ms from 0 on")));
-            }
+            lines.check_wait(field, value.unwrap_or(0.0))?;
         }
         let planned: Option<Tokens> = self.output_token_ids.as_deref().map(Into::into);
         if let Some(ids) = planned.as_ref().filter(|ids| ids.len() != output_tokens as usize) {
@@ -273,9 +271,7 @@ impl Row {
         request.not_before_ms = self.not_before_ms.ok_or_else(|| missing("not_before_ms"))?;
         for edge in &self.dependencies {
             let delay = edge.delay_ms;
-            if !delay.is_finite() || delay < 0.0 {
-                return Err(lines.wrong(format!("delay_ms of a dependency is {delay}, expected ms from 0 on")));
-            }
+            lines.check_wait("delay_ms of a dependency", delay)?;
             if !edge.relation.can_wait_for(edge.trigger) {
                 return Err(lines
                     .wrong("trigger of a dependency is dispatch, expected completion unless its relation is spawn"));
@@ -331,6 +327,10 @@ mod tests {
                 "t, line 1: input_length is 513, but 1 hash_ids of 512",
             ),
             (format!(r#"{{{ROW},"delay":-1}}"#), "t, line 1: delay is -1, expected"),
+            (
+                format!(r#"{{{ROW},"timestamp":5e12}}"#),
+                "t, line 1: timestamp is 5000000000000, expected ms from 0 to 4e12",
+            ),
             (
                 format!(r#"{{{ROW},"timestamp":"x"}}"#),
                 "t, line 1: timestamp is \"x\", expected a number",

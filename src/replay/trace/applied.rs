@@ -7,7 +7,7 @@ use std::io::BufRead;
 use serde::Deserialize;
 
 use super::super::sessions::{SessionTrace, TurnSpec};
-use super::line::{Kind, Lines, TraceError};
+use super::line::{Kind, Lines, MAX_MS, TraceError};
 use super::place::{LineNumbers, Offsets, Rewind};
 use super::turn_file::{FoundTurn, TurnFile};
 
@@ -236,6 +236,10 @@ impl<R: Rewind> TurnFile for AppliedFile<R> {
         Some(first)
     }
 
+    fn has_single_turns(&self) -> bool {
+        self.turns as usize == self.sessions.len()
+    }
+
     fn following(&self, turn: u32) -> Option<u32> {
         let behind = self.sessions.get(self.session_of(turn) + 1);
         let end = behind.map_or(self.turns, |&(first, _)| first);
@@ -279,12 +283,12 @@ fn check<R: BufRead>(lines: &Lines<R>, row: &Row) -> Result<(), TraceError> {
     if row.input_prompt_length == 0 {
         return Err(lines.wrong("input_prompt_length is 0, expected at least 1"));
     }
+    let longest = MAX_MS / 1e3;
     let latencies = row.tool_call_latency.iter();
-    match latencies
-        .copied()
-        .find(|latency| !latency.is_finite() || *latency < 0.0)
-    {
-        Some(latency) => Err(lines.wrong(format!("tool_call_latency holds {latency}, expected seconds from 0 on"))),
+    match latencies.copied().find(|latency| !(0.0..=longest).contains(latency)) {
+        Some(latency) => Err(lines.wrong(format!(
+            "tool_call_latency holds {latency}, expected seconds from 0 to {longest:e}"
+        ))),
         None => Ok(()),
     }
 }

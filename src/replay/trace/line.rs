@@ -14,6 +14,13 @@ const MAX_LINE: u64 = 64 << 20;
 /// Longest prompt or answer, tokens: more than any model takes, and less than memory.
 pub(crate) const MAX_TOKENS: u32 = 1 << 26;
 
+/// Farthest time stamp from 0, and longest wait, ms: Unix time of this century and any wait before its end. The span
+/// between two such time stamps fits the virtual clock.
+pub(crate) const MAX_MS: f64 = 4e12;
+
+/// What a file may begin with before its first character.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 /// Why a trace cannot be replayed. Names file and line.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
@@ -149,16 +156,16 @@ impl<R: BufRead> Lines<R> {
             self.text.clear();
             let mut bounded = self.reader.by_ref().take(MAX_LINE);
             let read = bounded.read_until(b'\n', &mut self.text);
-            let read = read.map_err(|source| TraceError::Io {
-                file: self.file.clone(),
-                source,
-            })?;
+            let read = read.map_err(|source| self.unreadable(source))?;
             if read == 0 {
                 return Ok(false);
             }
             self.number += 1;
             self.begin = self.end;
             self.end += read as u64;
+            if self.begin == 0 && self.text.starts_with(BYTE_ORDER_MARK) {
+                self.text.drain(..BYTE_ORDER_MARK.len());
+            }
             if read as u64 == MAX_LINE && self.text.last() != Some(&b'\n') {
                 return Err(self.wrong(format!("longer than {MAX_LINE} bytes")));
             }
@@ -236,9 +243,45 @@ impl<R: BufRead> Lines<R> {
         Err(self.wrong(format!("{field} is {tokens}, expected at most {MAX_TOKENS} tokens")))
     }
 
+    /// Whether a time stamp, in ms, is one that the virtual clock can count from.
+    pub(crate) fn check_time(&self, field: &str, ms: f64) -> Result<(), TraceError> {
+        if ms.abs() <= MAX_MS {
+            return Ok(());
+        }
+        Err(self.wrong(format!("{field} is {ms}, expected ms from -{MAX_MS:e} to {MAX_MS:e}")))
+    }
+
+    /// Whether a wait, in ms, is one that can be waited for.
+    pub(crate) fn check_wait(&self, field: &str, ms: f64) -> Result<(), TraceError> {
+        if (0.0..=MAX_MS).contains(&ms) {
+            return Ok(());
+        }
+        Err(self.wrong(format!("{field} is {ms}, expected ms from 0 to {MAX_MS:e}")))
+    }
+
     /// The line that was read last is not the one that was there before.
     pub(crate) fn changed(&self) -> TraceError {
         self.wrong("the file changed while it was replayed; replay a copy that nobody writes to")
+    }
+
+    /// The file cannot be read on. What a decompressor says does not name itself.
+    fn unreadable(&self, source: io::Error) -> TraceError {
+        let packed = self.file.ends_with(".gz");
+        let damaged = [
+            io::ErrorKind::InvalidInput,
+            io::ErrorKind::InvalidData,
+            io::ErrorKind::UnexpectedEof,
+        ];
+        if packed && damaged.contains(&source.kind()) {
+            return self.wrong_file(format!(
+                "it is no whole gzip file ({source} after line {}), as its name ends in .gz; rename it if it is not packed",
+                self.number
+            ));
+        }
+        TraceError::Io {
+            file: self.file.clone(),
+            source,
+        }
     }
 
     /// An error at this line.
@@ -263,10 +306,7 @@ impl<R: Rewind> Lines<R> {
     /// Reads the line that begins at a byte once more; `number` is its own.
     pub(crate) fn read_again(&mut self, begin: u64, number: u64) -> Result<(), TraceError> {
         let gone = self.reader.go_to(self.end, begin);
-        gone.map_err(|source| TraceError::Io {
-            file: self.file.clone(),
-            source,
-        })?;
+        gone.map_err(|source| self.unreadable(source))?;
         self.end = begin;
         self.number = number - 1;
         if self.advance()? && self.begin == begin {
@@ -300,5 +340,22 @@ mod tests {
         assert_eq!(error(), "t.jsonl, line 3: expected a JSON object");
         assert!(error().starts_with("t.jsonl, line 4: not JSON: "));
         assert!(!lines.advance().unwrap());
+    }
+
+    #[test]
+    fn a_byte_order_mark_before_the_first_line_does_not_count() {
+        let text = b"\xef\xbb\xbf{\"a\": 1}\n{\"a\": 2}\n".to_vec();
+        let reader = io::BufReader::new(io::Cursor::new(text));
+        let mut lines = Lines::new("t", reader);
+        let number = |lines: &Lines<_>| {
+            let row: Value = lines.parse(&[]).unwrap();
+            row["a"].as_u64()
+        };
+        assert!(lines.advance().unwrap());
+        assert_eq!(number(&lines), Some(1));
+        assert!(lines.advance().unwrap());
+        assert_eq!((number(&lines), lines.begin()), (Some(2), 12));
+        lines.read_again(0, 1).unwrap();
+        assert_eq!(number(&lines), Some(1));
     }
 }

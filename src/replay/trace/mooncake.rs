@@ -26,7 +26,7 @@ use serde::Deserialize;
 use crate::types::Tokens;
 
 use super::super::sessions::{SessionTrace, TurnSpec};
-use super::line::{Kind, Lines, TraceError};
+use super::line::{Kind, Lines, MAX_MS, TraceError};
 
 /// Seed of answers that a trace does not give, together with the line, so that continuations are the same in every run.
 const ANSWER_SEED: u64 = 0xD37A_0A7E_5EED;
@@ -257,11 +257,11 @@ impl MooncakeRow {
         *last_seen = self.timestamp.or(*last_seen);
         let field = if self.delay.is_some() { "delay" } else { "timestamp" };
         let delay = self.delay.or(implied).unwrap_or(0.0);
-        if delay.is_finite() && delay >= 0.0 {
+        if (0.0..=MAX_MS).contains(&delay) {
             return Ok(delay);
         }
         Err(lines.wrong(format!(
-            "{field} makes a delay of {delay} ms after the turn before, expected a finite number from 0 on"
+            "{field} makes a delay of {delay} ms after the turn before, expected ms from 0 to {MAX_MS:e}"
         )))
     }
 }
@@ -282,9 +282,7 @@ fn turn<R: BufRead>(lines: &Lines<R>, row: &Row, options: MooncakeOptions) -> Re
     }
     lines.check_tokens("input_length", input_tokens)?;
     lines.check_tokens("output_length", output_tokens)?;
-    if let Some(timestamp) = row.timestamp.filter(|timestamp| !timestamp.is_finite()) {
-        return Err(lines.wrong(format!("timestamp is {timestamp}, expected a finite number")));
-    }
+    lines.check_time("timestamp", row.timestamp.unwrap_or(0.0))?;
     let authored: Option<Tokens> = row.output_token_ids.as_deref().map(Into::into);
     if let Some(ids) = authored.as_ref().filter(|ids| ids.len() != output_tokens as usize) {
         let found = ids.len();
@@ -367,6 +365,18 @@ mod tests {
                 "line 1: output_length is 4294967295, expected at most 67108864 tokens",
             ),
             ("\n \n", "no requests in the trace"),
+            (
+                r#"{"timestamp":1e308,"output_length":1,"hash_ids":[1]}"#,
+                "line 1: timestamp is 1000",
+            ),
+            (
+                r#"{"timestamp":-1e300,"output_length":1,"hash_ids":[1]}"#,
+                "000, expected ms from -4e12 to 4e12",
+            ),
+            (
+                &format!("{ok}\n{}", ok.replace(r#""timestamp":10"#, r#""delay":5e12"#)),
+                "line 2: delay makes a delay of 5000000000000 ms after the turn before, expected ms from 0 to 4e12",
+            ),
             (
                 r#"{"timestamp":"x","output_length":1,"hash_ids":[1]}"#,
                 "line 1: timestamp is \"x\", expected a number",

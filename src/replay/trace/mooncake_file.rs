@@ -153,6 +153,10 @@ impl<R: Rewind> TurnFile for MooncakeFile<R> {
         Some(row)
     }
 
+    fn has_single_turns(&self) -> bool {
+        self.next.is_empty()
+    }
+
     fn following(&self, turn: u32) -> Option<u32> {
         self.next.get(turn as usize).copied().filter(|&next| next != NONE)
     }

@@ -185,6 +185,10 @@ impl<R: Rewind> TurnFile for RequestFile<R> {
         more.then_some(turn)
     }
 
+    fn has_single_turns(&self) -> bool {
+        true
+    }
+
     fn following(&self, _turn: u32) -> Option<u32> {
         None
     }

@@ -217,7 +217,10 @@ impl RequestTraceReader {
         let (start, end) = times(lines, recorded, &request)?;
         let replay = request.replay.ok_or_else(|| missing("request.replay"))?;
         let size = replay.trace_block_size;
-        if *self.block_tokens.get_or_insert(size) != size || size == 0 {
+        if size == 0 {
+            return Err(lines.wrong("trace_block_size is 0, expected at least 1"));
+        }
+        if *self.block_tokens.get_or_insert(size) != size {
             let before = self.block_tokens.unwrap_or(0);
             return Err(lines.wrong(format!(
                 "trace_block_size is {size}, expected {before} as before or as --trace-block-size says"
@@ -360,8 +363,13 @@ impl RequestTraceReader {
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 fn times<R: BufRead>(lines: &Lines<R>, recorded: u64, request: &Request) -> Result<(u64, u64), TraceError> {
     let total = request.total_time_ms;
-    if let Some(total) = total.filter(|total| !total.is_finite() || *total < 0.0) {
-        return Err(lines.wrong(format!("request.total_time_ms is {total}, expected ms from 0 on")));
+    lines.check_wait("request.total_time_ms", total.unwrap_or(0.0))?;
+    #[allow(clippy::cast_precision_loss)]
+    for (field, ms) in [
+        ("event_time_unix_ms", Some(recorded)),
+        ("request.request_received_ms", request.request_received_ms),
+    ] {
+        lines.check_time(field, ms.unwrap_or(0) as f64)?;
     }
     let total = total.map(|total| total.round() as u64);
     Ok(match (request.request_received_ms, total) {

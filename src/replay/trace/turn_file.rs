@@ -40,6 +40,9 @@ pub(crate) trait TurnFile {
     /// The first turn of the session that starts next, each once.
     fn next_start(&mut self) -> Option<u32>;
 
+    /// Whether no session has a second turn.
+    fn has_single_turns(&self) -> bool;
+
     /// The turn that follows in the same session.
     fn following(&self, turn: u32) -> Option<u32>;
 

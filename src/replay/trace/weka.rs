@@ -21,7 +21,7 @@ use serde::Deserialize;
 use crate::engine::Semantics;
 
 use super::super::agentic::{AgenticRequest, Dependency, Graph, GraphOrigin, Relation, Trigger};
-use super::line::{MAX_TOKENS, TraceError, placeless};
+use super::line::{MAX_MS, MAX_TOKENS, TraceError, placeless};
 
 /// Deepest nesting of subagents.
 const MAX_DEPTH: usize = 16;
@@ -141,7 +141,13 @@ impl WekaReader {
             };
             let Some(document) = document else { return Ok(()) };
             let size = document.block_size;
-            if size == 0 || *self.block_tokens.get_or_insert(size) != size {
+            if size == 0 {
+                return Err(TraceError::File {
+                    file: file.to_owned(),
+                    what: format!("block_size of trace {} is 0, expected at least 1", document.id),
+                });
+            }
+            if *self.block_tokens.get_or_insert(size) != size {
                 let before = self.block_tokens.unwrap_or(0);
                 return Err(TraceError::File {
                     file: file.to_owned(),
@@ -340,12 +346,13 @@ impl Builder {
     fn request(&mut self, request: Request, agent: &Agent<'_>) -> Result<usize, String> {
         let number = self.requests.len();
         let start = agent.offset + request.t;
-        if !start.is_finite() || start < 0.0 {
-            return Err(format!("t is {}, expected seconds from 0 on", request.t));
+        let longest = MAX_MS / 1e3;
+        if !(0.0..=longest).contains(&start) {
+            return Err(format!("t is {}, expected seconds from 0 to {longest:e}", request.t));
         }
         for (field, time) in [("api_time", request.api_time), ("think_time", request.think_time)] {
-            if let Some(time) = time.filter(|time| !time.is_finite() || *time < 0.0) {
-                return Err(format!("{field} is {time}, expected seconds from 0 on"));
+            if let Some(time) = time.filter(|time| !(0.0..=longest).contains(time)) {
+                return Err(format!("{field} is {time}, expected seconds from 0 to {longest:e}"));
             }
         }
         let covered = u32::try_from(request.hash_ids.len())

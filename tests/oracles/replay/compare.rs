@@ -197,11 +197,7 @@ fn key(row: &[Value]) -> String {
     row.iter().map(cell).collect::<Vec<_>>().join(" ")
 }
 
-/// Equal, or not told: 1.4.2 leaves out the worker where there is one, and sessions of single turns.
 fn same_cell(theirs: &Value, mine: &Value) -> bool {
-    if theirs.is_null() && !mine.is_f64() {
-        return true;
-    }
     match (theirs.as_f64(), mine.as_f64()) {
         (Some(theirs), Some(mine)) => (theirs - mine).abs() <= TIME_TOLERANCE,
         _ => theirs == mine,
