@@ -6,3 +6,4 @@ mod command;
 mod gallery;
 mod runs;
 mod scene;
+mod unfinished;
