@@ -173,11 +173,13 @@ pub enum CtlCommand {
 
 /// Whom to ask, and how good is good enough.
 #[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("whom").required(true)))]
 pub struct DriftArgs {
     /// Ask Dynamo's standalone indexer, which shows everything that it believes in.
-    #[arg(long, value_name = "URL", group = "whom", required_unless_present_any = ["served", "frontend"])]
+    #[arg(long, value_name = "URL", group = "whom")]
     pub indexer: Option<String>,
-    /// Ask the index that a frontend started with --serve-indexer shares with others; it is found through discovery.
+    /// Ask the index that a frontend started with --serve-indexer shares with others; it is found through discovery. It answers
+    /// questions, and is asked for what the ranks have: what it believes of prompts that no rank has any more is not seen.
     #[arg(long, group = "whom")]
     pub served: bool,
     /// Infer it from the choices of any frontend: prompts are planted, one at each rank in turn, and asked for again.
@@ -187,7 +189,7 @@ pub struct DriftArgs {
     #[arg(long, value_name = "NAME")]
     pub model: Option<String>,
     /// Highest share of errors that is no failure, 0 to 1.
-    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = share)]
     pub max: f64,
     /// Look again until it is at most --max, for so long, seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
@@ -198,12 +200,20 @@ pub struct DriftArgs {
     /// Length of a planted prompt, blocks.
     #[arg(long, value_name = "BLOCKS", default_value_t = 4)]
     pub prompt_blocks: usize,
-    /// Tokens per block, as the fleet has it; for planted prompts.
-    #[arg(long, value_name = "TOKENS", default_value_t = 64)]
-    pub block_size: usize,
+    /// Tokens per block of planted prompts; the fleet's own unless it has several.
+    #[arg(long, value_name = "TOKENS")]
+    pub block_size: Option<usize>,
     /// Seed of planted prompts; one that was used before finds its prompts cached.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
+}
+
+/// Reads a share.
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+        Ok(_) | Err(_) => Err("a share is a number from 0 to 1".to_owned()),
+    }
 }
 
 /// How long to look.

@@ -1,6 +1,6 @@
 //! Drift and leaks of a running fleet: pictures of the truth by the admin API, held against what routers say.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -125,12 +125,36 @@ fn by_questions(client: &Client, args: &DriftArgs) -> Result<Drift, CtlError> {
     Ok(credit::compare(&before, &asked, &caches(client)?))
 }
 
+/// What the fleet says of its models in discovery.
+fn cards(client: &Client) -> Result<Value, ClientError> {
+    client.get("/v1/records", &[("prefix", "v1/mdc/".to_owned())])
+}
+
+/// Tokens per block: as asked for, or what every card of the fleet says.
+fn block_size(client: &Client, args: &DriftArgs) -> Result<usize, CtlError> {
+    if let Some(tokens) = args.block_size {
+        return Ok(tokens);
+    }
+    let cards = cards(client)?;
+    let sizes = cards.as_array().into_iter().flatten();
+    let sizes: BTreeSet<u64> = sizes
+        .filter_map(|card| card["value"]["card_json"]["kv_cache_block_size"].as_u64())
+        .collect();
+    let mut sizes = sizes.into_iter();
+    match (sizes.next().map(usize::try_from), sizes.next()) {
+        (Some(Ok(tokens)), None) => Ok(tokens),
+        (None | Some(_), _) => Err(client
+            .not_a_fleet("its workers have no block size in common; name one with --block-size".to_owned())
+            .into()),
+    }
+}
+
 /// The model that is meant: the one asked for, or the first that the fleet serves.
 fn model(client: &Client, args: &DriftArgs) -> Result<String, CtlError> {
     if let Some(model) = &args.model {
         return Ok(model.clone());
     }
-    let cards = client.get("/v1/records", &[("prefix", "v1/mdc/".to_owned())])?;
+    let cards = cards(client)?;
     let name = cards[0]["value"]["card_json"]["display_name"].as_str();
     match name {
         Some(name) => Ok(name.to_owned()),
@@ -144,7 +168,7 @@ fn model(client: &Client, args: &DriftArgs) -> Result<String, CtlError> {
 fn by_choices(client: &Client, url: &str, args: &DriftArgs) -> Result<crate::truth::choice::Choices, CtlError> {
     let frontend = choices::Frontend::new(url, args.model.clone())?;
     let ranks: Vec<RankId> = caches(client)?.ranks.into_keys().collect();
-    let prompts = choices::Prompts::new(args.seed, args.probes, args.prompt_blocks, args.block_size);
+    let prompts = choices::Prompts::new(args.seed, args.probes, args.prompt_blocks, block_size(client, args)?);
     let holders = prompts.plant(&frontend, &ranks)?;
     // What was planted has to be told to the router first.
     thread::sleep(PAUSE);

@@ -1,13 +1,15 @@
 //! Ports for processes that cannot say which one they got.
 
+use std::hash::{BuildHasher, RandomState};
 use std::net::TcpListener;
 
-/// Two ports that follow each other and were free a moment ago.
+/// Two ports that follow each other and were free a moment ago. They lie below those that outgoing connections take, so that
+/// nobody has them by chance when they are wanted.
 pub(crate) fn free_ports() -> u16 {
     loop {
-        let first = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let port = first.local_addr().unwrap().port();
-        if port < u16::MAX && TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
+        let port = 10_000 + u16::try_from(RandomState::new().hash_one(0) % 20_000).unwrap();
+        let free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
+        if free(port) && free(port + 1) {
             return port;
         }
     }

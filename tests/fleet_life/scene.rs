@@ -67,9 +67,14 @@ impl Scene {
             .collect()
     }
 
-    /// Address of the `generate` endpoint of `w<N>`.
+    /// Address of the `generate` endpoint of `w<N>`, which may still be on its way into the store.
     pub(crate) fn address(&self, worker: usize) -> String {
-        self.instances()[&self.worker(worker).instance_id].clone()
+        let mut address = None;
+        self.until("the worker is listed", |scene| {
+            address = scene.instances().remove(&scene.worker(worker).instance_id);
+            address.is_some()
+        });
+        address.unwrap()
     }
 
     /// Source record of a rank's KV stream.

@@ -34,7 +34,7 @@ on_each_release! {
         frontend.client().wait_instances("generate", 2, LIMIT);
         let url = frontend.client().url().to_owned();
         let choices = |seed: &str| {
-            ctl(&fleet, &["drift", "--frontend", &url, "--block-size", "16", "--probes", "8", "--seed", seed])
+            ctl(&fleet, &["drift", "--frontend", &url, "--probes", "8", "--seed", seed])
         };
         // All is well. The first prompts come before the frontend follows the events, if it is slow.
         let (code, said) = ctl(&fleet, &["drift", "--served", "--within", "20"]);

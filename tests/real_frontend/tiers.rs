@@ -36,7 +36,6 @@ on_each_release! {
             (fleet.position(reply.served().instance_id), reply)
         };
         let owners: Vec<usize> = (0..6).map(|topic| served_by(topic).0).collect();
-        assert!(owners.contains(&0) && owners.contains(&1), "both work: {owners:?}");
         eventually(LIMIT, "the router has heard of blocks that are gone from the GPU", || {
             let removed = [r#"event_type="removed""#, r#"status="ok""#];
             (client.metrics().sum("dynamo_component_kv_cache_events_applied", &removed) > 0.0).then_some(())
