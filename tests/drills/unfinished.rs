@@ -200,3 +200,31 @@ fn a_step_that_cannot_be_carried_out_is_an_error_of_the_drill_and_no_failure_of_
     assert_eq!(json["verdict"], "error");
     assert_eq!(json["checks"].as_array().unwrap().len(), 2);
 }
+
+#[test]
+fn checks_that_no_router_could_meet_are_bad_input_before_anything_starts() {
+    let place = Place::new("== 0");
+    for (check, words) in [
+        ("p99 ttft back under 2x within 300s", "does not fit in the drill"),
+        ("error_rate == 0 after 2s", "its window is empty"),
+        ("error_rate == 0 until slow + 9s", "the drill ends at 1 s"),
+        ("victims == -1", "0 at least"),
+        ("victims == 1.5", "whole number"),
+        ("error_rate > 100%", "100% at most"),
+    ] {
+        write(&place, "bad.toml", &[("spread < 9", check)]);
+        let output = place.drill(&["bad.toml", "x.toml"]);
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{check}: {stderr}");
+        assert!(stderr.contains(words) && stderr.contains(check), "{check}: {stderr}");
+        assert!(output.stdout.is_empty(), "{check}: nothing runs");
+    }
+    let calm = [
+        ("mark = \"slow\"", ""),
+        ("do = \"w0 slow factor=2\"", "mark = \"calm\""),
+        ("spread < 9", "p99 ttft < 2x"),
+    ];
+    write(&place, "calm.toml", &calm);
+    let stderr = text(&place.drill(&["calm.toml"]).stderr);
+    assert!(stderr.contains("nothing disturbs the fleet"), "{stderr}");
+}

@@ -41,7 +41,7 @@ use self::load::Load;
 use self::span::Span;
 use self::step::{Action, Step};
 use crate::config::layers::unknown_of;
-use crate::drill::check::Check;
+use crate::drill::check::{Check, Plan};
 
 /// A scenario that is none.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -179,8 +179,17 @@ impl Scenario {
         check_steps(&steps, &loads, duration)?;
         let marks: Vec<&str> = steps.iter().map(|step| step.mark.as_str()).collect();
         let load_names: Vec<&str> = loads.iter().map(|load| load.name.as_str()).collect();
+        let plan = Plan {
+            steps: &steps,
+            warmup,
+            duration,
+        };
         let checks = written.check.into_iter().enumerate().map(|(index, check)| {
-            let check = check.read(&marks, &load_names);
+            let check = check.read(&marks, &load_names).and_then(|check| {
+                let possible = check.is_possible(&plan);
+                possible.map_err(|why| format!("{:?}: {why}", check.expect))?;
+                Ok(check)
+            });
             check.map_err(|why| format!("[[check]] {index}: {why}"))
         });
         let checks = checks.collect::<Result<Vec<_>, _>>()?;
