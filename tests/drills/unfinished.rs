@@ -102,7 +102,7 @@ fn an_interrupted_drill_tells_what_it_saw_and_the_next_ones_are_not_run() {
     let json = json(&place);
     assert_eq!(json[0]["error"], "the drill was interrupted");
     assert!(
-        (0.001..90.0).contains(&json[0]["duration_s"].as_f64().unwrap()),
+        json[0]["duration_s"].as_f64().is_some_and(|s| 0.0 < s && s < 90.0),
         "{}",
         json[0]["duration_s"]
     );

@@ -33,7 +33,7 @@ fn in_range(condition: &Condition, limit: f64) -> Result<(), String> {
     let relation = condition.relation;
     if limit < 0.0 || limit == 0.0 && relation == Relation::Less {
         return Err(format!(
-            "nothing that is measured is {} {limit}: it is 0 at least",
+            "what is measured is 0 at least, and is compared with {} {limit}",
             relation.sign()
         ));
     }
