@@ -6,7 +6,8 @@ use clap::Parser;
 
 /// Run scenarios: a fleet, a router, a load, faults on a timeline, checks; print the verdict.
 ///
-/// Exit codes: 0 every check that applies holds, 3 one does not, 1 a drill did not run to its end, 2 bad input.
+/// Exit codes: 0 every check that applies holds, 3 one does not, 1 a drill did not run to its end,
+/// 130 it was interrupted, 2 bad input.
 #[derive(Debug, Parser)]
 pub struct DrillArgs {
     /// Scenario files (TOML), run one after the other.

@@ -3,18 +3,21 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
+use std::time::Instant;
 
-use super::error::DrillError;
+use super::error::{DrillError, Unfinished};
 use super::report::{Report, Verdict, documents, junit, page};
-use super::run::{Front, Options, run};
+use super::run::{Front, Options, attempt};
 use super::scenario::Scenario;
 use super::scenario::frontend::Frontend;
+use super::stop::Stop;
 use crate::cli::DrillArgs;
 
-/// Runs the scenarios that the flags name and prints each verdict as it comes.
+/// Runs the scenarios that the flags name and prints each verdict as it comes. One that does not run to its end does not
+/// keep the others from running; after a signal those that are left are reported as not run.
 ///
 /// # Errors
-/// [`DrillError`] of the first drill that did not run to its end.
+/// [`DrillError::Unfinished`] names the drills without a verdict, once all reports are written; others when nothing ran.
 pub fn command(args: &DrillArgs, out: &mut impl Write) -> Result<Verdict, DrillError> {
     let instead = match (&args.frontend, &args.frontend_command) {
         (Some(url), _) => Some(Frontend::from_url(url).map_err(DrillError::Input)?),
@@ -33,27 +36,54 @@ pub fn command(args: &DrillArgs, out: &mut impl Write) -> Result<Verdict, DrillE
     let environment: BTreeMap<String, String> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect();
+    let stop = Stop::on_signals().map_err(|error| DrillError::Io("listen for signals".into(), error))?;
     let mut reports = Vec::new();
-    let outcome: Result<(), DrillError> = scenarios.iter().try_for_each(|scenario| {
-        let name = scenario.name.clone();
-        let report = run(
-            scenario,
-            Options {
+    let mut codes = Vec::new();
+    for scenario in &scenarios {
+        let report = if let Some(reason) = stop.reason() {
+            Report::not_run(scenario, &reason.to_string())
+        } else {
+            let name = scenario.name.clone();
+            let options = Options {
                 seed: args.seed,
                 front: instead.clone().map_or(Front::AsWritten, Front::Instead),
                 environment: environment.clone(),
-                heed_signals: true,
+                stop: stop.clone(),
                 truth: None,
                 progress: Some(Box::new(move |phase| tracing::info!(drill = name, "{phase}"))),
-            },
-        )?;
-        say(out, &report.text())?;
+            };
+            let begun = Instant::now();
+            attempt(scenario, options).unwrap_or_else(|Unfinished { error, record }| {
+                codes.push(error.exit_code());
+                let record = record.map(|record| *record);
+                Report::unfinished(scenario, record, error.to_string(), begun.elapsed())
+            })
+        };
+        let said = say(out, &report.text());
         reports.push(report);
-        Ok(())
-    });
-    // What has a verdict is told, whatever became of the rest.
+        if let Err(error) = said {
+            write_all(args, &reports)?;
+            return Err(error);
+        }
+    }
     write_all(args, &reports)?;
-    outcome?;
+    let problems: Vec<String> = reports
+        .iter()
+        .filter_map(|report| Some(format!("{}: {}", report.name, report.problem()?)))
+        .collect();
+    if !problems.is_empty() {
+        let problems = problems.join("\n");
+        // A signal first, then a run that failed: bad input only when that is all there was.
+        codes.extend(
+            reports
+                .iter()
+                .filter(|report| report.error.is_none())
+                .filter_map(|report| (report.verdict == Verdict::Error).then(|| report.verdict.exit_code())),
+        );
+        codes.extend(stop.reason().map(|reason| reason.exit_code()));
+        let exit_code = [130, 1, 2].into_iter().find(|code| codes.contains(code)).unwrap_or(1);
+        return Err(DrillError::Unfinished { problems, exit_code });
+    }
     let failed = reports.iter().any(|report| report.verdict == Verdict::Fail);
     Ok(if failed { Verdict::Fail } else { Verdict::Pass })
 }

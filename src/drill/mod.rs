@@ -25,16 +25,18 @@
 //! | [`report`] | the verdict as text, JSON, JUnit and HTML; pure |
 //! | `client`, [`sse`], `load` | probe load over HTTP |
 //! | `program` | a load that is a program, AIPerf for one: started, waited for, ended |
-//! | `stage`, `router`, `scratch`, `tail` | the fleet, the router in front of it, their files |
+//! | `stage`, `router`, `group`, `scratch`, `tail` | the fleet, the router in front of it and its end, their files |
 //! | `timeline`, `watcher` | what is done to the fleet; what it looks like meanwhile |
 //! | [`Served`] | the index of a frontend that serves it |
 //! | [`truth`] | where a comparison of the router's index with the truth comes in |
+//! | [`Stop`] | a user's wish that it ends |
 //! | `run`, [`command`] | all of it, from beginning to end; the command |
 
 pub mod check;
 mod client;
 pub mod command;
 mod error;
+mod group;
 mod load;
 pub mod plan;
 mod program;
@@ -47,15 +49,17 @@ mod scratch;
 mod served;
 pub mod sse;
 mod stage;
+mod stop;
 mod tail;
 mod timeline;
 pub mod truth;
 mod watcher;
 
 pub use check::{Check, Judgement, Status};
-pub use error::DrillError;
+pub use error::{DrillError, Unfinished};
 pub use record::Record;
 pub use report::{Report, Verdict};
-pub use run::{Front, MakeRouter, Options, Progress, run};
+pub use run::{Front, MakeRouter, Options, Progress, attempt, run};
 pub use scenario::{Scenario, ScenarioError};
 pub use served::Served;
+pub use stop::Stop;

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
@@ -12,6 +13,7 @@ use tokio::time::{Instant, sleep};
 
 use super::client::{self, Answer, Ask};
 use super::error::DrillError;
+use super::group;
 use super::scenario::frontend::Command;
 use super::tail::tail;
 
@@ -23,6 +25,12 @@ const PAGE_LIMIT: Duration = Duration::from_secs(5);
 
 /// A port that was free a moment ago may be taken when the router wants it.
 const ATTEMPTS: u32 = 3;
+
+/// How often it is told what is being waited for.
+const TELL: Duration = Duration::from_secs(5);
+
+/// The way out when the router's program, or its Python package, is not found.
+const ENVIRONMENT: &str = "is its environment on the PATH? `export PATH=$PWD/.venv/dynamo-1.6.1/bin:$PATH`";
 
 /// What a router has to serve.
 #[derive(Debug, Clone)]
@@ -75,14 +83,15 @@ impl Router {
         places: &Places,
         expected: &Expected,
         scratch: &Path,
+        tell: &dyn Fn(&str),
     ) -> Result<Self, DrillError> {
         let mut attempt = 1;
         loop {
             let mut router = Self::spawn(command, places, scratch, attempt)?;
             let limit = command.ready_within.duration();
-            match wait_ready(&router.authority.clone(), expected, limit, || router.has_ended()).await {
+            match wait_ready(&router.authority.clone(), expected, limit, tell, || router.has_ended()).await {
                 Ok(()) => return Ok(router),
-                Err(NotReady::Ended(_)) if attempt < ATTEMPTS => attempt += 1,
+                Err(NotReady::Ended(_)) if attempt < ATTEMPTS && router.has_lost_its_port() => attempt += 1,
                 Err(why) => return Err(router.explain(&why)),
             }
         }
@@ -116,10 +125,12 @@ impl Router {
             .stdin(Stdio::null())
             .stdout(output)
             .stderr(errors)
+            // A shell that starts the router for us ends with it and with whatever else it has started.
+            .process_group(0)
             .spawn();
         let child = child.map_err(|error| {
             DrillError::Frontend(format!(
-                "cannot start the frontend {:?}: {error}; put the program's path into the command",
+                "cannot start the frontend {:?}: {error}; put the program's path into the command, or {ENVIRONMENT}",
                 words[0]
             ))
         })?;
@@ -149,7 +160,29 @@ impl Router {
     }
 
     fn explain(&self, why: &NotReady) -> DrillError {
-        DrillError::Frontend(format!("{why}; the end of its log:\n{}", self.log_tail()))
+        let log = self.log_tail();
+        if log.trim().is_empty() {
+            return DrillError::Frontend(format!("{why}; it wrote nothing"));
+        }
+        let hint = if log.contains("No module named 'dynamo") {
+            format!("; {ENVIRONMENT}")
+        } else {
+            String::new()
+        };
+        DrillError::Frontend(format!("{why}{hint}; the end of its log:\n{log}"))
+    }
+
+    /// Whether it says that somebody else has the port that it was to have.
+    fn has_lost_its_port(&self) -> bool {
+        let log = self.log_tail().to_lowercase();
+        [
+            "address already in use",
+            "address in use",
+            "eaddrinuse",
+            "port is already",
+        ]
+        .iter()
+        .any(|words| log.contains(words))
     }
 
     /// The end of its log.
@@ -160,9 +193,7 @@ impl Router {
 
 impl Drop for Router {
     fn drop(&mut self) {
-        // Fails only when it has ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        group::end(&mut self.child);
     }
 }
 
@@ -180,21 +211,47 @@ pub(super) async fn wait_ready(
     authority: &str,
     expected: &Expected,
     limit: Duration,
+    tell: &dyn Fn(&str),
     mut ended: impl FnMut() -> Option<String>,
 ) -> Result<(), NotReady> {
     let begun = Instant::now();
-    loop {
-        if let Some(status) = ended() {
-            return Err(NotReady::Ended(status));
+    let mut missing = "it does not answer".to_owned();
+    let looking = async {
+        let mut told = begun;
+        loop {
+            match look(authority, expected).await {
+                Ok(()) => return,
+                Err(why) => missing = why,
+            }
+            if told.elapsed() >= TELL {
+                told = Instant::now();
+                let waited = begun.elapsed().as_secs();
+                let limit = limit.as_secs();
+                tell(&format!(
+                    "waiting for the frontend for {waited} s of {limit} s: {missing}"
+                ));
+            }
+            sleep(LOOK).await;
         }
-        let Err(missing) = look(authority, expected).await else {
-            return Ok(());
-        };
-        if begun.elapsed() > limit {
-            return Err(NotReady::Late { waited: limit, missing });
+    };
+    // One look may take long: a program that has ended is not waited for meanwhile.
+    let ending = async {
+        loop {
+            if let Some(status) = ended() {
+                return status;
+            }
+            sleep(LOOK).await;
         }
-        sleep(LOOK).await;
-    }
+    };
+    let reached = tokio::select! {
+        () = looking => Ok(()),
+        status = ending => Err(Some(status)),
+        () = sleep(limit) => Err(None),
+    };
+    reached.map_err(|status| match status {
+        Some(status) => NotReady::Ended(status),
+        None => NotReady::Late { waited: limit, missing },
+    })
 }
 
 async fn look(authority: &str, expected: &Expected) -> Result<(), String> {

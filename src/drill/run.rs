@@ -12,8 +12,8 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::check::{Check, Quantity, judge};
-use super::error::DrillError;
+use super::check::{Check, Quantity, Whom, judge};
+use super::error::{DrillError, Unfinished};
 use super::load::{self, Pace, Shared, Targets};
 use super::plan::Plan;
 use super::program::{self, Job};
@@ -22,16 +22,20 @@ use super::report::Report;
 use super::router::{Expected, Router, wait_ready};
 use super::scenario::frontend::{Frontend, READY_WITHIN};
 use super::scenario::load::Target;
+use super::scenario::step::Action;
 use super::scenario::{Scenario, step};
 use super::scratch::Scratch;
 use super::served::Served;
 use super::stage::{self, Wanted};
+use super::stop::Stop;
 use super::timeline::Timeline;
 use super::truth::Truth;
 use super::watcher::Watcher;
 use crate::actors::control::Control;
 use crate::cluster::Cluster;
 use crate::config::Config;
+use crate::faults::Selector;
+use crate::faults::select::Candidate;
 
 /// Puts a router in front of a fleet that has just come up; the answer is its address, `http://host:port`.
 pub type MakeRouter<'a> = Box<dyn FnOnce(&Cluster, &Config) -> Result<String, String> + 'a>;
@@ -60,8 +64,8 @@ pub struct Options<'a> {
     pub front: Front<'a>,
     /// Environment that the fleet's settings are read from, as for `serve`.
     pub environment: BTreeMap<String, String>,
-    /// End early, without a verdict, when the process is told to end by a signal.
-    pub heed_signals: bool,
+    /// Ends the drill early, without a verdict.
+    pub stop: Stop,
     /// Compares the router's index with the truth while the drill runs; [`Served`] without, where a check asks for it.
     pub truth: Option<Box<dyn Truth>>,
     /// Told of each phase.
@@ -83,12 +87,20 @@ const GOODBYE: Duration = Duration::from_secs(5);
 /// # Errors
 /// [`DrillError`] when there is no verdict; everything that was started has ended then.
 pub fn run(scenario: &Scenario, options: Options<'_>) -> Result<Report, DrillError> {
+    attempt(scenario, options).map_err(|unfinished| unfinished.error)
+}
+
+/// As [`run`], and keeps what was seen of a drill that did not run to its end.
+///
+/// # Errors
+/// [`Unfinished`] when there is no verdict; everything that was started has ended then.
+pub fn attempt(scenario: &Scenario, options: Options<'_>) -> Result<Report, Unfinished> {
     let begun = std::time::Instant::now();
     let Options {
         seed,
         front,
         environment,
-        heed_signals,
+        stop,
         truth,
         progress,
     } = options;
@@ -126,6 +138,7 @@ pub fn run(scenario: &Scenario, options: Options<'_>) -> Result<Report, DrillErr
         .map_err(|error| DrillError::Io("start a runtime".into(), error))?;
     tell("starting the fleet");
     let cluster = Cluster::start(&config)?;
+    refuse_unknown_workers(scenario, &cluster.control().registry().candidates())?;
     let front = match make {
         None => front,
         Some(make) => {
@@ -139,14 +152,10 @@ pub fn run(scenario: &Scenario, options: Options<'_>) -> Result<Report, DrillErr
         cluster: &cluster,
         scratch: &scratch,
         seed,
+        stop: &stop,
         tell: &tell,
     };
-    let recorded = runtime.block_on(async {
-        tokio::select! {
-            recorded = stage.play(&front, truth.as_deref()) => recorded,
-            () = told_to_end(heed_signals) => Err(DrillError::Interrupted),
-        }
-    });
+    let recorded = runtime.block_on(stage.play(&front, truth.as_deref()));
     // Tasks of clients that were given up on go before the workers that serve them.
     runtime.shutdown_timeout(GOODBYE);
     cluster.begin_stop();
@@ -167,18 +176,33 @@ fn refuse_what_says_nothing(scenario: &Scenario, direct: bool) -> Result<(), Dri
     Ok(())
 }
 
-async fn told_to_end(heed: bool) {
-    use tokio::signal::unix::{SignalKind, signal};
-    let signals = heed.then(|| (signal(SignalKind::interrupt()), signal(SignalKind::terminate())));
-    match signals {
-        Some((Ok(mut interrupt), Ok(mut terminate))) => {
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-            }
+/// A step or a check about workers that this fleet does not have.
+fn refuse_unknown_workers(scenario: &Scenario, fleet: &[Candidate]) -> Result<(), DrillError> {
+    let many = fleet.len();
+    let refuse = |what: &str, select: &Selector| {
+        Err(DrillError::Input(format!(
+            "{}: {what:?}: {select} names no worker of this fleet of {many}",
+            scenario.path.display()
+        )))
+    };
+    for (line, action) in scenario.steps.iter().flat_map(|step| &step.actions) {
+        let select = match action {
+            Action::Fault(fault) => &fault.select,
+            Action::Order(_, select) => select,
+            Action::ClearFaults | Action::Load { .. } => continue,
+        };
+        if !select.can_match(fleet) {
+            return refuse(line, select);
         }
-        Some(_) | None => std::future::pending().await,
     }
+    for check in &scenario.checks {
+        if let Quantity::Reaching(Whom::Named(select)) = &check.condition.quantity
+            && !select.can_match(fleet)
+        {
+            return refuse(&check.expect, select);
+        }
+    }
+    Ok(())
 }
 
 /// Compares the index with the truth every so often, for ever.
@@ -225,17 +249,27 @@ struct Stage<'a> {
     cluster: &'a Cluster,
     scratch: &'a Scratch,
     seed: u64,
+    stop: &'a Stop,
     tell: &'a dyn Fn(&str),
 }
 
 impl Stage<'_> {
-    async fn play(&self, front: &Frontend, truth: Option<&dyn Truth>) -> Result<Record, DrillError> {
+    async fn play(&self, front: &Frontend, truth: Option<&dyn Truth>) -> Result<Record, Unfinished> {
         let expected = stage::expected(self.config, self.cluster);
-        let (mut router, authority) = self.router(front, &expected).await?;
+        let (mut router, authority) = tokio::select! {
+            router = self.router(front, &expected) => router?,
+            reason = self.stop.wait() => return Err(reason.into()),
+        };
         (self.tell)("running");
-        let mut record = self.drill(authority, router.as_mut(), truth).await?;
+        let (mut record, broken) = self.drill(authority, router.as_mut(), truth).await;
         record.router_log = router.map_or_else(String::new, |router| router.log_tail());
-        Ok(record)
+        match broken {
+            None => Ok(record),
+            Some(error) => Err(Unfinished {
+                error,
+                record: Some(Box::new(record)),
+            }),
+        }
     }
 
     async fn router(
@@ -248,26 +282,27 @@ impl Stage<'_> {
             Frontend::Url(url) => {
                 (self.tell)("waiting for the frontend");
                 let authority = url.trim_start_matches("http://").to_owned();
-                let ready = wait_ready(&authority, expected, READY_WITHIN.duration(), || None).await;
+                let ready = wait_ready(&authority, expected, READY_WITHIN.duration(), self.tell, || None).await;
                 ready.map_err(|why| DrillError::Frontend(format!("{url}: {why}")))?;
                 Ok((None, Some(authority)))
             }
             Frontend::Command(command) => {
                 (self.tell)("starting the frontend");
                 let places = stage::places(self.config);
-                let router = Router::start(command, &places, expected, self.scratch.path()).await?;
+                let router = Router::start(command, &places, expected, self.scratch.path(), self.tell).await?;
                 let authority = router.authority.clone();
                 Ok((Some(router), Some(authority)))
             }
         }
     }
 
+    /// What was seen, and what has ended it early.
     async fn drill(
         &self,
         authority: Option<String>,
         mut router: Option<&mut Router>,
         truth: Option<&dyn Truth>,
-    ) -> Result<Record, DrillError> {
+    ) -> (Record, Option<DrillError>) {
         let scenario = self.scenario;
         let control = self.cluster.control();
         let mut record = self.record(authority.is_some());
@@ -318,7 +353,8 @@ impl Stage<'_> {
         let end = epoch + scenario.duration.duration();
         let mut timeline = Timeline::new(control.clone(), self.seed, paces, epoch);
         let compared = RefCell::default();
-        {
+        let mut alive = || router.as_deref_mut().map_or(Ok(()), Router::check_alive);
+        let broken = {
             let acting = timeline.run(&steps);
             let mut acting = std::pin::pin!(acting);
             let mut acted = false;
@@ -331,17 +367,23 @@ impl Stage<'_> {
                     () = sleep_until(next_look) => {
                         watcher.look();
                         next_look = Instant::now() + LOOK;
-                        if let Some(router) = router.as_deref_mut() {
-                            router.check_alive()?;
+                        if let Some(error) = self.stop.reason().or_else(|| alive().err()) {
+                            break Some(error);
                         }
                     }
                     () = &mut comparing => {}
-                    () = sleep_until(end), if acted => break,
+                    () = sleep_until(end), if acted => break alive().err(),
                 }
             }
-        }
+        };
         record.drift = compared.take();
-        (self.tell)("settling");
+        let patience = if broken.is_some() {
+            record.duration = epoch.elapsed().as_secs_f64();
+            Duration::ZERO
+        } else {
+            (self.tell)("settling");
+            scenario.settle.duration()
+        };
         // Programs hear of the end before their loads stop, and are given time.
         over.cancel();
         let marks = timeline.stop_loads();
@@ -349,14 +391,19 @@ impl Stage<'_> {
             running.abort();
         }
         self.mend(&mut record).await;
+        if broken.is_some() {
+            // Nobody waits for what they would report.
+            programs.abort_all();
+        }
         record.programs = programs_over(programs, &mut watcher).await;
-        self.settle(&mut watcher, &mut record, (&give_up, &requests)).await;
+        self.settle(&mut watcher, &mut record, patience, (&give_up, &requests))
+            .await;
         record.requests = std::mem::take(&mut *results.lock().unwrap_or_else(PoisonError::into_inner));
         watcher.tell(&mut record);
         record.moments = marks.tell(&record.journal);
         record.moments.retain(|moment| !moment.mark.starts_with(step::OWN));
         record.join();
-        Ok(record)
+        (record, broken.or_else(|| self.stop.reason()))
     }
 
     /// The timeline with the starts and ends of the loads in it.
@@ -405,11 +452,15 @@ impl Stage<'_> {
         &self,
         watcher: &mut Watcher,
         record: &mut Record,
+        patience: Duration,
         (give_up, requests): (&CancellationToken, &TaskTracker),
     ) {
-        let patience = self.scenario.settle.duration();
         requests.close();
-        if timeout(patience, requests.wait()).await.is_err() {
+        let all_over = tokio::select! {
+            waited = timeout(patience, requests.wait()) => waited.is_ok(),
+            _ = self.stop.wait() => false,
+        };
+        if !all_over {
             let late = requests.len();
             record.notes.push(format!(
                 "{late} requests were still under way {} s after the end",
@@ -420,7 +471,7 @@ impl Stage<'_> {
         }
         let over = Instant::now();
         record.held = watcher.held();
-        while record.held.sum() > 0 && over.elapsed() < patience {
+        while record.held.sum() > 0 && over.elapsed() < patience && self.stop.reason().is_none() {
             sleep(LOOK).await;
             watcher.look();
             record.held = watcher.held();

@@ -1,5 +1,6 @@
 //! The command: exit codes and the files that it writes.
 
+use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 
@@ -33,10 +34,11 @@ const SCENARIO: &str = r#"
     expect = "spread < 9"
 "#;
 
-struct Place(TempDir);
+/// A directory with a scenario.
+pub(crate) struct Place(TempDir);
 
 impl Place {
-    fn new(expected: &str) -> Self {
+    pub(crate) fn new(expected: &str) -> Self {
         let place = TempDir::new().unwrap();
         let config = drills().join("../quickstart.toml").display().to_string();
         let text = SCENARIO.replace("EXPECTED", expected).replace("CONFIG", &config);
@@ -44,7 +46,11 @@ impl Place {
         Self(place)
     }
 
-    fn drill(&self, args: &[&str]) -> Output {
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ghostfleet"));
         command.arg("drill").args(args).current_dir(self.0.path());
         for (name, _) in std::env::vars_os() {
@@ -56,15 +62,19 @@ impl Place {
                 command.env_remove(name);
             }
         }
-        command.output().unwrap()
+        command
     }
 
-    fn read(&self, name: &str) -> String {
+    pub(crate) fn drill(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    pub(crate) fn read(&self, name: &str) -> String {
         std::fs::read_to_string(self.0.path().join(name)).unwrap()
     }
 }
 
-fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
@@ -168,5 +178,9 @@ fn a_drill_that_is_told_to_end_ends_its_router_and_has_no_verdict() {
     assert_eq!(drill.wait().unwrap().code(), Some(1));
     // A pid that is gone cannot be signalled.
     assert!(!signal("0", &router), "the router is still there");
-    assert!(!place.read("o.xml").contains("testcase"));
+    assert!(
+        place
+            .read("o.xml")
+            .contains("<error message=\"the drill was told to end\">")
+    );
 }

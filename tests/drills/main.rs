@@ -7,3 +7,4 @@ mod gallery;
 mod programs;
 mod runs;
 mod scene;
+mod unfinished;

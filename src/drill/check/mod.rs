@@ -30,12 +30,14 @@
 
 mod judge;
 mod measure;
+mod possible;
 mod words;
 
 use serde::Deserialize;
 
 pub use self::judge::{Judgement, Status, judge};
 pub(in crate::drill) use self::measure::quantile;
+pub(in crate::drill) use self::possible::Plan;
 use super::scenario::program::Program;
 use super::scenario::span::Span;
 use crate::faults::Selector;

@@ -17,7 +17,7 @@ body{background:var(--bg);color:var(--fg);font:15px/1.45 system-ui,sans-serif;ma
 h1{font-size:1.4rem}h2{font-size:1.15rem;margin:2.5rem 0 .5rem}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums;width:100%}
 th,td{padding:.25rem .6rem;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}
-.pass{color:var(--good)}.fail{color:var(--bad);font-weight:600}.skipped,.note{color:var(--dim)}
+.pass{color:var(--good)}.fail,.error{color:var(--bad);font-weight:600}.skipped,.note{color:var(--dim)}
 figure{margin:.6rem 0}figcaption{font-size:.9rem;font-weight:600}figcaption span{color:var(--dim);font-weight:400}
 svg{width:100%;height:auto;display:block}svg text{fill:var(--dim);font-size:11px}
 .axis{stroke:var(--line)}.mark{stroke:var(--bad);stroke-dasharray:3 3}.calm{stroke:var(--dim);stroke-dasharray:3 3}
@@ -38,10 +38,12 @@ const SECOND: &str = "#d55e00";
 
 /// The page for these drills. Writing to a string cannot fail, so results of `write!` are dropped here.
 pub fn page(reports: &[Report]) -> String {
-    let failed = reports.iter().filter(|report| report.verdict == Verdict::Fail).count();
+    let many = |verdict| reports.iter().filter(|report| report.verdict == verdict).count();
+    let (failed, broken) = (many(Verdict::Fail), many(Verdict::Error) + many(Verdict::NotRun));
     let title = match reports {
         [one] => format!("Drill {}", one.name),
-        many => format!("{} drills, {failed} failed", many.len()),
+        all if broken > 0 => format!("{} drills, {failed} failed, {broken} without a verdict", all.len()),
+        all => format!("{} drills, {failed} failed", all.len()),
     };
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
@@ -72,6 +74,13 @@ fn section(page: &mut String, report: &Report) {
         },
         report.took.as_secs_f64()
     );
+    if let Some(error) = &report.error {
+        let _ = writeln!(page, "<pre class=\"error\">{}</pre>", escaped(error));
+    }
+    if record.duration <= 0.0 {
+        // It never began: there is nothing to draw.
+        return;
+    }
     checks(page, report);
     moments(page, record);
     programs(page, record);

@@ -21,6 +21,7 @@ pub fn document(report: &Report) -> Value {
         "name": report.name,
         "description": report.description,
         "verdict": report.verdict,
+        "error": report.problem(),
         "seed": record.seed,
         "took_s": report.took.as_secs_f64(),
         "duration_s": record.duration,

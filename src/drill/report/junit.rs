@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::Report;
+use super::{Report, Verdict};
 use crate::drill::check::Status;
 
 /// The document. Writing to a string cannot fail, so results of `write!` are dropped.
@@ -16,14 +16,18 @@ pub fn junit(reports: &[Report]) -> String {
                 .filter(|judgement| judgement.status == status)
                 .count()
         };
-        let errors = report.errors().count();
+        let (never, broken) = match report.verdict {
+            Verdict::NotRun => (1, 0),
+            Verdict::Error | Verdict::Pass | Verdict::Fail => (0, usize::from(report.error.is_some())),
+        };
+        let errors = report.errors().count() + broken;
         let _ = writeln!(
             xml,
             "  <testsuite name=\"{}\" tests=\"{}\" failures=\"{}\" errors=\"{errors}\" skipped=\"{}\" time=\"{:.3}\">",
             escaped(&report.name),
-            report.judgements.len() + errors,
+            report.judgements.len() + errors + never,
             many(Status::Fail),
-            many(Status::Skipped),
+            many(Status::Skipped) + never,
             report.took.as_secs_f64(),
         );
         for judgement in &report.judgements {
@@ -50,6 +54,17 @@ pub fn junit(reports: &[Report]) -> String {
                     let _ = write!(xml, "<skipped message=\"{evidence}\"/>");
                 }
             }
+            xml.push_str("</testcase>\n");
+        }
+        if let Some(error) = &report.error {
+            let (class, text) = (escaped(&report.name), escaped(error));
+            let first = text.lines().next().unwrap_or_default();
+            let _ = write!(xml, "    <testcase classname=\"{class}\" name=\"runs to its end\">");
+            let _ = if never > 0 {
+                write!(xml, "<skipped message=\"{first}\"/>")
+            } else {
+                write!(xml, "<error message=\"{first}\">{text}</error>")
+            };
             xml.push_str("</testcase>\n");
         }
         for (mark, error) in report.errors() {

@@ -20,12 +20,16 @@ pub use junit::junit;
 
 /// How a drill ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// Every check that applies holds.
     Pass,
-    /// One does not, a step could not be done, or the program of a load failed.
+    /// One does not, or the program of a load failed.
     Fail,
+    /// There is none: a step could not be done, or the drill did not run to its end.
+    Error,
+    /// There is none: the drill was never begun.
+    NotRun,
 }
 
 impl Verdict {
@@ -34,14 +38,17 @@ impl Verdict {
         match self {
             Self::Pass => "pass",
             Self::Fail => "fail",
+            Self::Error => "error",
+            Self::NotRun => "not run",
         }
     }
 
-    /// Process exit code: 0 pass, 3 fail.
+    /// Process exit code: 0 pass, 3 fail, 1 neither.
     pub const fn exit_code(self) -> u8 {
         match self {
             Self::Pass => 0,
             Self::Fail => 3,
+            Self::Error | Self::NotRun => 1,
         }
     }
 }
@@ -55,7 +62,9 @@ pub struct Report {
     pub description: String,
     /// How it ended.
     pub verdict: Verdict,
-    /// Each check.
+    /// What ended it before its end, or kept it from beginning.
+    pub error: Option<String>,
+    /// Each check; none of a drill that did not run to its end.
     pub judgements: Vec<Judgement>,
     /// What was seen.
     pub record: Record,
@@ -71,15 +80,47 @@ impl Report {
         Self {
             name: scenario.name.clone(),
             description: scenario.description.clone(),
-            verdict: if holds && done && ran {
-                Verdict::Pass
-            } else {
-                Verdict::Fail
+            // What was not done to a router says nothing about it.
+            verdict: match (done, holds && ran) {
+                (false, _) => Verdict::Error,
+                (true, true) => Verdict::Pass,
+                (true, false) => Verdict::Fail,
             },
+            error: None,
             judgements,
             record,
             took,
         }
+    }
+
+    /// One that did not run to its end: what was seen up to then.
+    pub fn unfinished(scenario: &Scenario, record: Option<Record>, error: String, took: Duration) -> Self {
+        Self {
+            name: scenario.name.clone(),
+            description: scenario.description.clone(),
+            verdict: Verdict::Error,
+            error: Some(error),
+            judgements: Vec::new(),
+            record: record.unwrap_or_default(),
+            took,
+        }
+    }
+
+    /// One that never began.
+    pub fn not_run(scenario: &Scenario, why: &str) -> Self {
+        Self {
+            verdict: Verdict::NotRun,
+            ..Self::unfinished(scenario, None, format!("not run: {why}"), Duration::ZERO)
+        }
+    }
+
+    /// Why there is no verdict.
+    pub fn problem(&self) -> Option<String> {
+        let steps = || {
+            let steps: Vec<String> = self.errors().map(|(mark, why)| format!("step {mark}: {why}")).collect();
+            (!steps.is_empty()).then(|| format!("not all steps could be carried out: {}", steps.join("; ")))
+        };
+        self.error.clone().or_else(steps)
     }
 
     /// The verdict as a table for a terminal.

@@ -12,6 +12,9 @@ pub(super) fn table(report: &Report) -> String {
     let record = &report.record;
     let mut text = format!("{}: {}", report.name, report.verdict.word().to_uppercase());
     let _ = writeln!(text, "  (seed {}, {:.1} s)", record.seed, report.took.as_secs_f64());
+    if let Some(error) = &report.error {
+        let _ = writeln!(text, "  {error}");
+    }
     for moment in &record.moments {
         let victims: Vec<String> = moment
             .victims

@@ -44,7 +44,7 @@ use self::program::Program;
 use self::span::Span;
 use self::step::{Action, Step};
 use crate::config::layers::unknown_of;
-use crate::drill::check::{Check, Names};
+use crate::drill::check::{Check, Names, Plan};
 
 /// A scenario that is none.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -189,8 +189,17 @@ impl Scenario {
             loads: &load_names,
             programs: &programs,
         };
+        let plan = Plan {
+            steps: &steps,
+            warmup,
+            duration,
+        };
         let checks = written.check.into_iter().enumerate().map(|(index, check)| {
-            let check = check.read(names);
+            let check = check.read(names).and_then(|check| {
+                let possible = check.is_possible(&plan);
+                possible.map_err(|why| format!("{:?}: {why}", check.expect))?;
+                Ok(check)
+            });
             check.map_err(|why| format!("[[check]] {index}: {why}"))
         });
         let checks = checks.collect::<Result<Vec<_>, _>>()?;
