@@ -37,8 +37,11 @@ impl Sglang {
         let chunked = self.chunked;
         // Destinations come first: no prompt starts while one waits for pages or for a place.
         let rests = self.prefill_rests > 0 || self.desk.has_pending() || !self.ready.is_empty();
-        if !self.rules.is_real() {
-            // The emulator sorts in every pass: what is evicted before the next admission has had its effect.
+        // The emulator sorts in every pass, by the two orders that it has: what is evicted before the next admission has had its
+        // effect. Other orders change with time or chance, and quiet passes must not.
+        let in_every_pass =
+            !self.rules.is_real() && matches!(self.rules.policy, SglangPolicy::Fcfs | SglangPolicy::Lpm);
+        if in_every_pass {
             self.order_waiting();
         }
         if rests || (chunked.is_none() && (self.full || self.waiting.is_empty())) {
@@ -48,7 +51,7 @@ impl Sglang {
             self.full = self.rules.is_real();
             return;
         }
-        if self.rules.is_real() {
+        if !in_every_pass {
             self.order_waiting();
         }
         let mut budget = self.budget();
