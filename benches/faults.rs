@@ -38,7 +38,7 @@ fn gates(c: &mut Criterion) {
     assert_eq!(empty.looked(), 0, "an empty table is never looked into");
     let others = table((0..64).map(|_| EventFault::Drop {}.into()));
     group.bench_function("64 faults of other gates", |b| {
-        b.iter(|| black_box(&others).ask::<PassFault>())
+        b.iter(|| black_box(&others).ask::<PassFault>());
     });
     assert_eq!(others.looked(), 0, "faults of other gates are never looked at");
     let own = table([PassFault::Slow { factor: 2.0 }.into(), DoorFault::Refuse {}.into()]);

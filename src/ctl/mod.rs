@@ -143,8 +143,8 @@ pub fn run(args: &CtlArgs) -> Result<(), CtlError> {
     }
 }
 
-/// The newest `last` entries after a position, and how many more there are before them.
-fn journal(client: &Client, mut after: u64, last: usize, draws: bool) -> Result<Value, ClientError> {
+/// The newest `most` entries after a position, and how many more there are before them.
+fn journal(client: &Client, mut after: u64, most: usize, draws: bool) -> Result<Value, ClientError> {
     let (mut kept, mut earlier, mut lost) = (VecDeque::new(), 0_u64, false);
     loop {
         let query = [
@@ -158,7 +158,7 @@ fn journal(client: &Client, mut after: u64, last: usize, draws: bool) -> Result<
         if let Value::Array(entries) = page["entries"].take() {
             kept.extend(entries);
         }
-        while kept.len() > last {
+        while kept.len() > most {
             kept.pop_front();
             earlier += 1;
         }
@@ -215,7 +215,10 @@ fn order(command: &str, target: &str, same_id: bool) -> Result<Value, CtlError> 
 fn names_nobody(error: ClientError) -> CtlError {
     match error {
         ClientError::Refused { status: 404, error } => CtlError::Nobody(error),
-        other => other.into(),
+        error @ (ClientError::Url(_)
+        | ClientError::Unreachable { .. }
+        | ClientError::Refused { .. }
+        | ClientError::NotAFleet { .. }) => error.into(),
     }
 }
 

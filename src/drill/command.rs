@@ -77,8 +77,8 @@ pub fn command(args: &DrillArgs, out: &mut impl Write) -> Result<Verdict, DrillE
         codes.extend(
             reports
                 .iter()
-                .filter(|report| report.error.is_none())
-                .filter_map(|report| (report.verdict == Verdict::Error).then(|| report.verdict.exit_code())),
+                .filter(|report| report.error.is_none() && report.verdict == Verdict::Error)
+                .map(|report| report.verdict.exit_code()),
         );
         codes.extend(stop.reason().map(|reason| reason.exit_code()));
         let exit_code = [130, 1, 2].into_iter().find(|code| codes.contains(code)).unwrap_or(1);

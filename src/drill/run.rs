@@ -94,6 +94,10 @@ pub fn run(scenario: &Scenario, options: Options<'_>) -> Result<Report, DrillErr
 ///
 /// # Errors
 /// [`Unfinished`] when there is no verdict; everything that was started has ended then.
+#[expect(
+    clippy::result_large_err,
+    reason = "once a drill, and what was seen is what it is about"
+)]
 pub fn attempt(scenario: &Scenario, options: Options<'_>) -> Result<Report, Unfinished> {
     let begun = std::time::Instant::now();
     let Options {
@@ -297,6 +301,10 @@ impl Stage<'_> {
     }
 
     /// What was seen, and what has ended it early.
+    #[expect(
+        clippy::too_many_lines,
+        reason = "one loop over everything that happens during a drill"
+    )]
     async fn drill(
         &self,
         authority: Option<String>,

@@ -72,7 +72,7 @@ fn a_program_loads_the_fleet_and_its_figures_decide_checks() {
     assert_eq!(report.record.arrivals.len(), report.record.requests.len() + 3);
     let json = document(&report);
     assert_eq!(json["programs"][0]["report"]["requests"]["completed"], 3);
-    assert!(page(&[report.clone()]).contains("<td>requests.completed</td><td>3</td>"));
+    assert!(page(std::slice::from_ref(&report)).contains("<td>requests.completed</td><td>3</td>"));
     assert!(report.text().contains("requests.completed 3"), "{}", report.text());
 }
 
@@ -83,7 +83,7 @@ fn a_program_that_fails_fails_the_drill_and_shows_what_it_said() {
     let report = run_with(&with_program(line, check), 1);
     assert_eq!(statuses(&report), [Status::Pass]);
     assert_eq!(report.verdict, Verdict::Fail);
-    for text in [report.text(), page(&[report.clone()])] {
+    for text in [report.text(), page(std::slice::from_ref(&report))] {
         assert!(
             text.contains("exit status: 2") && text.contains("no tokenizer there"),
             "{text}"

@@ -61,7 +61,10 @@ fn look(router: &Arc<Router>, records: &[Record], followed: &mut BTreeSet<Stream
     let state = &mut *router.state();
     for card in &cards {
         let (card, id) = (&card["card_json"], card["instance_id"].as_u64().unwrap_or(0));
-        state.model = card["display_name"].as_str().unwrap_or_default().to_owned();
+        card["display_name"]
+            .as_str()
+            .unwrap_or_default()
+            .clone_into(&mut state.model);
         state.block_size = usize::try_from(card["kv_cache_block_size"].as_u64().unwrap_or(16)).unwrap();
         if let Some(address) = present.get(&id) {
             let total = card["runtime_config"]["total_kv_blocks"].as_u64().unwrap_or(u64::MAX);

@@ -199,7 +199,10 @@ impl<'a> View<'a> {
                     let known: Vec<&str> = object.keys().take(20).map(String::as_str).collect();
                     format!("the report of {name} has no {key} there, but {}", known.join(", "))
                 })?,
-                other => {
+                other @ (serde_json::Value::Bool(_)
+                | serde_json::Value::Number(_)
+                | serde_json::Value::String(_)
+                | serde_json::Value::Array(_)) => {
                     return Err(format!(
                         "the report of {name} has {} where {key} is looked for",
                         shortened(other)

@@ -21,7 +21,7 @@ impl Check {
         if let Value::Number(limit) = condition.value {
             in_range(condition, limit)?;
         }
-        if plan.needs_disturbance(condition) && plan.first_disturbance().is_none() {
+        if Plan::needs_disturbance(condition) && plan.first_disturbance().is_none() {
             return Err("nothing disturbs the fleet in this drill, which it counts from".to_owned());
         }
         plan.fits(condition)
@@ -61,7 +61,7 @@ impl Plan<'_> {
     }
 
     /// Whether it cannot be measured without a first disturbance.
-    fn needs_disturbance(&self, condition: &Condition) -> bool {
+    fn needs_disturbance(condition: &Condition) -> bool {
         let named = matches!(condition.after, Some(Point::After(..)));
         let from_disturbance = match &condition.quantity {
             Quantity::TimeToRecover => return true,

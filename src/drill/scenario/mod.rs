@@ -268,12 +268,11 @@ fn name_loads(mut loads: Vec<Load>) -> Result<(Vec<Load>, Vec<Program>), String>
     for mut load in loads {
         let name = load.name.clone();
         let wrong = |why| format!("[[load]] {name}: {why}");
-        match load.command.take() {
-            Some(command) => programs.push(Program::of(load, command).map_err(wrong)?),
-            None => {
-                load.check().map_err(wrong)?;
-                own.push(load);
-            }
+        if let Some(command) = load.command.take() {
+            programs.push(Program::of(load, command).map_err(wrong)?);
+        } else {
+            load.check().map_err(wrong)?;
+            own.push(load);
         }
     }
     Ok((own, programs))

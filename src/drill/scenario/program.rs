@@ -110,15 +110,12 @@ impl Places {
                 .iter()
                 .zip(&self.values)
                 .find(|(place, _)| rest.starts_with(**place));
-            let taken = match place {
-                Some((place, value)) => {
-                    filled.push_str(value);
-                    place.len()
-                }
-                None => {
-                    filled.push('{');
-                    1
-                }
+            let taken = if let Some((place, value)) = place {
+                filled.push_str(value);
+                place.len()
+            } else {
+                filled.push('{');
+                1
             };
             rest = &rest[taken..];
         }

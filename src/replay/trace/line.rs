@@ -1,6 +1,7 @@
 //! Lines of JSON and what is wrong with them.
 
 use std::io::{self, BufRead, Read};
+use std::path::Path;
 
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
@@ -266,7 +267,7 @@ impl<R: BufRead> Lines<R> {
 
     /// The file cannot be read on. What a decompressor says does not name itself.
     fn unreadable(&self, source: io::Error) -> TraceError {
-        let packed = self.file.ends_with(".gz");
+        let packed = Path::new(&self.file[..]).extension().is_some_and(|end| end == "gz");
         let damaged = [
             io::ErrorKind::InvalidInput,
             io::ErrorKind::InvalidData,
