@@ -165,7 +165,7 @@ fn the_same_seed_gives_the_same_report_and_records_byte_for_byte() {
 }
 
 #[test]
-fn policy_classes_share_the_queue_and_a_full_one_refuses() {
+fn policy_classes_take_turns_and_a_full_one_refuses() {
     let directory = tempfile::tempdir().unwrap();
     let policy = |limit: &str| {
         format!(
@@ -208,8 +208,10 @@ policy_classes:
             .unwrap()
     };
     let mean = |from: usize| records.lines().skip(from).step_by(2).map(wait).sum::<f64>() / 60.0;
+    // Each prompt fills its worker, so that a class is blocked when it is asked again, and that ends its turn however much it
+    // may still spend: Dynamo 1.4.2 lets both wait for the same time here, too.
     assert!(
-        mean(0) < mean(1) * 0.8,
+        mean(0) > 0.0 && (mean(0) - mean(1)).abs() < 1e-6,
         "chat waits {} ms, batch {} ms",
         mean(0),
         mean(1)
