@@ -1,6 +1,5 @@
 //! Prefill and decode as separate roles: who does what, where the two sides meet, how long KV travels.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -123,10 +122,6 @@ pub(super) fn resolve(layered: &Layered, s: &Settings, role: WorkerRole) -> Resu
         None => Vec::new(),
         Some(ports) => port_list(layered, "bootstrap_ports", ports, workers)?,
     };
-    if let Some(twice) = first_duplicate(&bootstrap_ports) {
-        let why = format!("lists port {twice} twice; every worker needs one of its own (0: any free one)");
-        return Err(refused(layered, "bootstrap_ports", &why));
-    }
     if !bootstrap_ports.is_empty() {
         match role {
             WorkerRole::Prefill => {}
@@ -167,12 +162,6 @@ pub(super) fn resolve(layered: &Layered, s: &Settings, role: WorkerRole) -> Resu
             cache_dtype,
         },
     })
-}
-
-/// A port that stands twice in a list; 0 is no port.
-fn first_duplicate(ports: &[u16]) -> Option<u16> {
-    let mut seen = BTreeSet::new();
-    ports.iter().copied().find(|&port| port != 0 && !seen.insert(port))
 }
 
 fn count(number: usize, noun: &str) -> String {
