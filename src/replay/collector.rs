@@ -106,14 +106,14 @@ impl Collector {
         let Some(first) = flight.first_token else {
             return Some(sample);
         };
-        let ttft = ms(first.0 - flight.arrival.0);
-        let e2e = ms(flight.last_token.0 - flight.arrival.0);
+        let ttft = first.ms_since(flight.arrival);
+        let e2e = flight.last_token.ms_since(flight.arrival);
         self.ttft_ms.push(ttft);
         self.e2e_ms.push(e2e);
         if let Some(second) = flight.second_token {
-            self.ttst_ms.push(ms(second.0 - first.0));
+            self.ttst_ms.push(second.ms_since(first));
         }
-        let tpot = (flight.tokens > 1).then(|| ms(flight.last_token.0 - first.0) / f64::from(flight.tokens - 1));
+        let tpot = (flight.tokens > 1).then(|| flight.last_token.ms_since(first) / f64::from(flight.tokens - 1));
         self.tpot_ms.extend(tpot);
         (sample.ttft_ms, sample.tpot_ms) = (Some(ttft), tpot);
         if self.sla.is_met(ttft, e2e, flight.tokens) {
@@ -132,7 +132,7 @@ impl Collector {
         let tokens = flight.first_token.map(|first| (first, flight.last_token));
         let itl = tokens
             .filter(|_| flight.tokens > 1)
-            .map(|(first, last)| ms(last.0 - first.0) / f64::from(flight.tokens - 1));
+            .map(|(first, last)| last.ms_since(first) / f64::from(flight.tokens - 1));
         let handoff = flight.handoff.as_deref();
         let index = |target: Target| target.worker * self.dp_size + target.rank;
         let target = flight.route.target;
@@ -151,11 +151,11 @@ impl Collector {
             terminal_time_ms: now.as_ms(),
             first_token_ms: time(flight.first_token),
             last_token_ms: tokens.map(|(_, last)| last.as_ms()),
-            ttft_ms: tokens.map(|(first, _)| ms(first.0 - flight.arrival.0)),
+            ttft_ms: tokens.map(|(first, _)| first.ms_since(flight.arrival)),
             ttst_ms: tokens
                 .zip(flight.second_token)
-                .map(|((first, _), second)| ms(second.0 - first.0)),
-            e2e_latency_ms: tokens.map(|(_, last)| ms(last.0 - flight.arrival.0)),
+                .map(|((first, _), second)| second.ms_since(first)),
+            e2e_latency_ms: tokens.map(|(_, last)| last.ms_since(flight.arrival)),
             itl_ms: itl,
             input_length: flight.turn.input_tokens,
             requested_output_length: flight.turn.output_tokens,
@@ -221,7 +221,7 @@ fn outcome(route: &RouteLog) -> &'static str {
 
 /// Time in a router's queue.
 fn wait_ms(route: &RouteLog) -> f64 {
-    route.sent.map_or(0.0, |sent| ms(sent.0 - route.asked.0))
+    route.sent.map_or(0.0, |sent| sent.ms_since(route.asked))
 }
 
 fn routing(pool: &'static str, route: &RouteLog, block_size: u32) -> RoutingRecord {

@@ -66,6 +66,8 @@ pub(crate) struct AdmissionLog {
 /// Progress of a request through a disaggregated fleet.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Handoff {
+    /// Number of the request among all that arrived.
+    pub(crate) ordinal: u64,
     /// Way to the prefill worker.
     pub(crate) route: RouteLog,
     pub(crate) prefill_admit: Option<SimTime>,
