@@ -126,7 +126,7 @@ impl LiveRun {
     #[must_use]
     pub fn with_records(mut self) -> Self {
         let spec = &self.serving.spec;
-        self.collector.keep_records(spec.dp_size, spec.engine.block_size);
+        self.collector.keep_records(spec.dp_size, spec.engine.block_size, false);
         self
     }
 

@@ -11,6 +11,7 @@ use crate::types::{SimTime, Token};
 use super::playback::play;
 
 /// Mooncake rows: time stamps of first turns, delays of later ones.
+#[allow(clippy::cast_precision_loss)]
 pub(super) fn sessions(source: &mut dyn Source, block_tokens: u32, out: &mut dyn Write) -> io::Result<()> {
     // When the last turn of each session was due, which is when it ended: requests are served in no time.
     let mut before: BTreeMap<u32, SimTime> = BTreeMap::new();
@@ -20,7 +21,8 @@ pub(super) fn sessions(source: &mut dyn Source, block_tokens: u32, out: &mut dyn
         row.insert("session_id".into(), source.session_name(turn.tag).into());
         match before.insert(turn.session, turn.arrival) {
             None => row.insert("timestamp".into(), ms(turn.arrival.as_ms())),
-            Some(before) => row.insert("delay".into(), ms(turn.arrival.ms_since(before))),
+            // Whole nanoseconds: a difference of sums is not quite the wait that was added.
+            Some(before) => row.insert("delay".into(), ms(turn.arrival.nanos_since(before) as f64 / 1e6)),
         };
         row.insert("input_length".into(), turn.input_tokens.into());
         row.insert("output_length".into(), turn.output_tokens.into());

@@ -14,11 +14,12 @@ fn stat(directory: &TempDir, arguments: &[&str]) -> Value {
 fn a_synthetic_trace_replays_like_the_synthetic_load_it_was_made_of() {
     let directory = TempDir::new().unwrap();
     let at = directory.path();
+    // Times of few digits: numbers of 17 digits may be read a last bit off.
     let load = [
         "--input-tokens=256",
         "--output-tokens=8",
         "--request-count=12",
-        "--request-rate=20",
+        "--arrival-interval-ms=37.5",
         "--turns-per-session=3",
         "--shared-prefix-ratio=0.5",
         "--num-prefix-groups=2",

@@ -162,7 +162,9 @@ impl Harness {
     #[must_use]
     pub fn with_records(mut self) -> Self {
         let serving = &self.pools[self.serving_pool as usize].spec;
-        self.collector.keep_records(serving.dp_size, serving.engine.block_size);
+        let decode_first = self.handoffs.is_some() && self.first_pool == self.serving_pool;
+        self.collector
+            .keep_records(serving.dp_size, serving.engine.block_size, decode_first);
         self
     }
 
@@ -173,7 +175,7 @@ impl Harness {
         self
     }
 
-    /// Ends before the first event after `limit`; passes under way then still count.
+    /// Ends before the first event after `limit`; passes under way then do not count.
     #[must_use]
     pub fn with_max_sim_time(mut self, limit: Duration) -> Self {
         self.max_sim_time = Some(SimTime::ZERO + limit);
@@ -218,6 +220,11 @@ impl Harness {
                 break;
             };
             if self.max_sim_time.is_some_and(|limit| next > limit) {
+                if self.looks_between_passes && waiting == 0 {
+                    // The only worker of Dynamo 1.4.2 has gone on to the next arrival before it looks at the clock.
+                    self.now = next;
+                    self.take_arrivals(source);
+                }
                 break;
             }
             if next > CLOCK_END {
@@ -240,7 +247,7 @@ impl Harness {
             }
         }
         let ended_at = self.now;
-        self.finish_passes(source);
+        self.cut_off(source);
         Ok(self.report(ended_at, source, partial))
     }
 
@@ -429,20 +436,29 @@ impl Harness {
         self.ready = ready;
     }
 
+    /// What is under way when the clock stops: the answer that is complete counts also where its prefill worker still holds
+    /// it. A pass does not, but for the only worker of Dynamo 1.4.2, which looks at the clock between passes only.
+    fn cut_off(&mut self, source: &mut dyn Source) {
+        if self.looks_between_passes {
+            while let Some(Reverse((at, place))) = self.passes.pop() {
+                self.now = at;
+                self.finish_pass(place, source);
+            }
+        }
+        for (id, flight) in self.flights.take_all() {
+            let over = flight.handoff.as_ref().and_then(|handoff| handoff.over);
+            if let Some((terminal, at)) = over {
+                self.collector.record(id, &flight, terminal, at, source);
+            }
+        }
+    }
+
     /// A worker may have something to do.
     fn list(&mut self, place: Place) {
         let worker = self.pools[place.pool as usize].worker(place.worker);
         if !worker.busy && !worker.listed {
             worker.listed = true;
             self.ready.push(place);
-        }
-    }
-
-    /// The passes under way when the clock stops still bring their tokens.
-    fn finish_passes(&mut self, source: &mut dyn Source) {
-        while let Some(Reverse((at, place))) = self.passes.pop() {
-            self.now = at;
-            self.finish_pass(place, source);
         }
     }
 }

@@ -38,7 +38,6 @@ impl Harness {
                 continue;
             }
             let mut pass = std::mem::take(&mut rank.pass);
-            self.collector.prefilled += pass.forward.prefill_tokens;
             for &RequestId(id) in &pass.preempted {
                 let Some(flight) = self.flights.get(id) else { continue };
                 let Some(first) = flight.stretch.take() else { continue };
@@ -96,6 +95,7 @@ impl Harness {
                 continue;
             }
             let mut pass = std::mem::take(&mut rank.pass);
+            self.collector.prefilled += pass.forward.prefill_tokens;
             let target = Target {
                 worker: place.worker,
                 rank: rank_number,
