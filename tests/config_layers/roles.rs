@@ -13,6 +13,10 @@ fn settings_of_disaggregated_workers_fit_their_role() {
             vec!["--bootstrap-ports 9000", "--disaggregation-mode prefill"],
         ),
         (
+            vec!["--is-decode-worker", "--bootstrap-ports", "9000,9001"],
+            vec!["--bootstrap-ports 9000,9001", "--disaggregation-mode prefill"],
+        ),
+        (
             vec![
                 "--is-prefill-worker",
                 "--engine-type",
@@ -74,24 +78,31 @@ fn pools_that_hand_kv_to_each_other_have_one_engine() {
     ));
     said(&pools("", "engine_type = \"sglang\""));
     said(&pools(meet, "block_size = 32"));
+    assert_refused(
+        &pools(meet, meet),
+        &[
+            "group d: bootstrap_ports = \"0\"",
+            "give it in the [[group]] of those that it is for",
+        ],
+    );
 }
 
 #[test]
 fn ports_are_listed_one_per_worker() {
     let scene = Scene::new();
     assert_refused(
-        &scene.run(&["--bootstrap-ports", "9000,9001"]),
+        &scene.run(&["--is-prefill-worker", "--bootstrap-ports", "9000,9001"]),
         &[
             "--bootstrap-ports 9000,9001",
             "lists 2 ports for the 1 worker; give one port per worker",
         ],
     );
     assert_refused(
-        &scene.run(&["--bootstrap-ports", "x"]),
+        &scene.run(&["--is-prefill-worker", "--bootstrap-ports", "x"]),
         &["--bootstrap-ports x", "comma separated"],
     );
     assert_refused(
-        &scene.run(&["--bootstrap-ports", ""]),
+        &scene.run(&["--is-prefill-worker", "--bootstrap-ports", ""]),
         &["--bootstrap-ports", "is an empty list"],
     );
     let prefill = "[[group]]\nname = \"p\"\ndisaggregation_mode = \"prefill\"\nnum_workers = 2\n";

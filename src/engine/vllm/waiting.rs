@@ -8,7 +8,7 @@ use crate::types::SimTime;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
     priority: i32,
-    arrival: u64,
+    arrival: SimTime,
     order: i64,
 }
 
@@ -42,9 +42,9 @@ impl Waiting {
     pub(super) fn place(&mut self, priority: i32, arrival: SimTime) -> Place {
         self.back += 1;
         let (priority, arrival) = if self.by_priority {
-            (priority, arrival.0)
+            (priority, arrival)
         } else {
-            (0, 0)
+            (0, SimTime::ZERO)
         };
         Place {
             priority,
