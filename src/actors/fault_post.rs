@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use actix::prelude::*;
 
+use crate::faults::kind::ConditionFault;
 use crate::faults::table::OpenFault;
 use crate::faults::{Journal, WorkerFaults};
 use crate::types::WorkerId;
@@ -32,6 +33,14 @@ impl FaultPost {
     /// What gates ask.
     pub fn table(&self) -> &Arc<WorkerFaults> {
         &self.table
+    }
+
+    /// Whether a fault keeps the worker's ranks from starting and ending passes.
+    pub(super) fn hangs(&self) -> bool {
+        let standing = self.table.in_force::<ConditionFault>();
+        standing
+            .iter()
+            .any(|(_, fault)| matches!(fault, ConditionFault::Hang {}))
     }
 
     /// Tells `listener` of every change until it is gone.

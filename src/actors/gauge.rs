@@ -1,7 +1,7 @@
 //! Figures of one rank that anyone may read at any time: written by the rank's actor after each pass with relaxed
 //! stores, so that a snapshot never waits for a busy or hung actor.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -39,13 +39,11 @@ pub struct RankGauge {
     turn_at: AtomicU64,
     /// When the running pass ends, ns; 0: none is waited for.
     due_at: AtomicU64,
-    /// A fault keeps the rank from starting or ending passes.
-    stuck: AtomicBool,
     /// When the rank has loaded and runs its first pass, ns.
     starts_at: AtomicU64,
 }
 
-/// A rank that is this late with a pass, or with the requests in its mailbox, hangs.
+/// A rank that is this late with a pass, or with the requests in its mailbox, is overdue.
 const HUNG_AFTER: Duration = Duration::from_secs(2);
 
 /// How late passes ended against their model, over all passes with a modelled duration.
@@ -151,13 +149,13 @@ impl RankGauge {
     /// The rank takes a request.
     pub(super) fn count_request(&self, now: SimTime) {
         self.requests.fetch_add(1, Relaxed);
-        self.turn_at.store(now.0, Relaxed);
+        self.turn_at.store(now.to_bits(), Relaxed);
     }
 
     /// A request is in the rank's mailbox.
     pub(super) fn count_posted(&self, now: SimTime) {
         if self.posted.fetch_add(1, Relaxed) <= self.requests.load(Relaxed) {
-            self.posted_at.store(now.0, Relaxed);
+            self.posted_at.store(now.to_bits(), Relaxed);
         }
     }
 
@@ -169,31 +167,26 @@ impl RankGauge {
 
     /// No pass runs before that.
     pub(super) fn set_starts_at(&self, starts_at: SimTime) {
-        self.starts_at.store(starts_at.0, Relaxed);
+        self.starts_at.store(starts_at.to_bits(), Relaxed);
     }
 
     /// Whether the rank still loads: requests wait, and nothing is overdue.
     pub fn loads(&self, now: SimTime) -> bool {
-        now < SimTime(self.starts_at.load(Relaxed))
+        now < SimTime::from_bits(self.starts_at.load(Relaxed))
     }
 
     /// A pass runs until then.
     pub(super) fn set_due(&self, ends_at: SimTime) {
-        self.due_at.store(ends_at.0, Relaxed);
+        self.due_at.store(ends_at.to_bits(), Relaxed);
     }
 
     /// Whether the rank's actor does not do what it should have done long ago.
-    pub fn hangs(&self, now: SimTime) -> bool {
-        let overdue = |since: u64| now > SimTime(since) + HUNG_AFTER;
+    pub fn is_overdue(&self, now: SimTime) -> bool {
+        let overdue = |since: u64| now > SimTime::from_bits(since) + HUNG_AFTER;
         let due_at = self.due_at.load(Relaxed);
         let turn_at = self.posted_at.load(Relaxed).max(self.turn_at.load(Relaxed));
         let has_mail = self.posted.load(Relaxed) > self.requests.load(Relaxed);
-        self.stuck.load(Relaxed) || (due_at > 0 && overdue(due_at)) || (has_mail && overdue(turn_at))
-    }
-
-    /// Whether a fault keeps the rank from working, which shows at once, not only when something is overdue.
-    pub(super) fn set_stuck(&self, stuck: bool) {
-        self.stuck.store(stuck, Relaxed);
+        (due_at > 0 && overdue(due_at)) || (has_mail && overdue(turn_at))
     }
 
     /// A pass's KV events did not reach the publisher.
@@ -218,7 +211,7 @@ impl RankGauge {
     /// A pass is over at `now`.
     pub(super) fn count_pass(&self, tokens: u64, now: SimTime) {
         self.due_at.store(0, Relaxed);
-        self.turn_at.store(now.0, Relaxed);
+        self.turn_at.store(now.to_bits(), Relaxed);
         self.passes.fetch_add(1, Relaxed);
         self.tokens.fetch_add(tokens, Relaxed);
     }
@@ -297,7 +290,7 @@ mod tests {
     use super::*;
 
     fn at(ms: u64) -> SimTime {
-        SimTime(ms * 1_000_000)
+        SimTime::of_nanos(ms * 1_000_000)
     }
 
     #[test]
@@ -311,33 +304,33 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_hangs_when_its_pass_is_long_over() {
+    fn a_rank_is_overdue_when_its_pass_is_long_over() {
         let gauge = RankGauge::default();
         gauge.set_due(at(10_000));
-        assert!(!gauge.hangs(at(11_900)), "late, as on a busy machine");
-        assert!(gauge.hangs(at(12_100)));
+        assert!(!gauge.is_overdue(at(11_900)), "late, as on a busy machine");
+        assert!(gauge.is_overdue(at(12_100)));
         gauge.count_pass(1, at(12_200));
-        assert!(!gauge.hangs(at(90_000)), "idle");
+        assert!(!gauge.is_overdue(at(90_000)), "idle");
     }
 
     #[test]
-    fn a_rank_hangs_when_it_takes_no_request_and_not_when_it_is_slow() {
+    fn a_rank_is_overdue_when_it_takes_no_request_and_not_when_it_is_slow() {
         let gauge = RankGauge::default();
         gauge.count_posted(at(1000));
-        assert!(!gauge.hangs(at(2900)));
-        assert!(gauge.hangs(at(3100)));
+        assert!(!gauge.is_overdue(at(2900)));
+        assert!(gauge.is_overdue(at(3100)));
         gauge.count_request(at(3200));
-        assert!(!gauge.hangs(at(9000)), "nothing is in its mailbox");
+        assert!(!gauge.is_overdue(at(9000)), "nothing is in its mailbox");
         for second in 0..10 {
             gauge.count_posted(at(10_000 + 1000 * second));
             gauge.count_posted(at(10_001 + 1000 * second));
             gauge.count_request(at(10_002 + 1000 * second));
         }
-        assert!(!gauge.hangs(at(20_000)), "its mailbox fills, but it works");
-        assert!(gauge.hangs(at(22_000)));
+        assert!(!gauge.is_overdue(at(20_000)), "its mailbox fills, but it works");
+        assert!(gauge.is_overdue(at(22_000)));
         gauge.begin();
-        assert!(!gauge.hangs(at(22_000)), "a new rank has an empty mailbox");
+        assert!(!gauge.is_overdue(at(22_000)), "a new rank has an empty mailbox");
         gauge.count_posted(at(22_000));
-        assert!(gauge.hangs(at(25_000)));
+        assert!(gauge.is_overdue(at(25_000)));
     }
 }

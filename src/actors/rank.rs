@@ -169,7 +169,6 @@ impl Rank {
     pub(super) fn new(mut parts: RankParts) -> Self {
         parts.engine.record_pages(parts.trace.is_some());
         let faults = RankFaults::new(parts.faults);
-        parts.gauge.set_stuck(faults.hangs);
         parts.gauge.set_starts_at(parts.starts_at);
         Self {
             index: parts.rank,

@@ -7,14 +7,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use dashmap::DashMap;
-use serde::Serialize;
 
 use super::component_page;
 use super::engine_metrics::EngineMetrics;
 use super::engine_page::{self, PageRank};
 use super::fault_post::FaultPost;
-use super::gauge::{Lateness, RankGauge, RankSnapshot};
-use super::handoff_gauge::{HandoffGauge, HandoffSnapshot};
+use super::gauge::{Lateness, RankGauge};
+use super::handoff_gauge::HandoffGauge;
 use super::latency::RequestLatency;
 use super::liveness::Child;
 use super::path::ActorPath;
@@ -32,119 +31,8 @@ use crate::transport::request_plane::figures::EndpointFigures;
 use crate::transport::request_plane::plane::Reach;
 use crate::types::{SimTime, WorkerId};
 
-/// Where a worker is in its life.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum WorkerState {
-    /// Not launched yet.
-    Planned,
-    /// Built; its records are not visible yet.
-    Starting,
-    /// Registered and serving.
-    Ready,
-    /// Unlisted; finishes its streams.
-    Draining,
-    /// Gone in good order.
-    Left,
-    /// Dead: crashed, or its restart budget is used up.
-    Dead,
-}
-
-impl WorkerState {
-    /// Its name.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Planned => "planned",
-            Self::Starting => "starting",
-            Self::Ready => "ready",
-            Self::Draining => "draining",
-            Self::Left => "left",
-            Self::Dead => "dead",
-        }
-    }
-
-    const ALL: [Self; 6] = [
-        Self::Planned,
-        Self::Starting,
-        Self::Ready,
-        Self::Draining,
-        Self::Left,
-        Self::Dead,
-    ];
-}
-
-/// How a worker does, as a probe is told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum WorkerHealth {
-    /// A rank does not do what it should have done long ago.
-    Hung,
-    /// It serves, but its records in discovery have lapsed: no router knows it.
-    Unlisted,
-    /// It serves, but what brings its requests is lost.
-    Unreachable,
-    /// It is registered and takes requests, but runs no pass before its start-up time is over.
-    Loading,
-    /// As its state says.
-    #[serde(untagged)]
-    InState(WorkerState),
-}
-
-impl WorkerHealth {
-    /// Every word that [`Self::word`] may say.
-    pub const WORDS: [&'static str; 10] = [
-        "planned",
-        "starting",
-        "ready",
-        "draining",
-        "left",
-        "dead",
-        "hung",
-        "unlisted",
-        "unreachable",
-        "loading",
-    ];
-
-    /// Its name.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Hung => "hung",
-            Self::Unlisted => "unlisted",
-            Self::Unreachable => "unreachable",
-            Self::Loading => "loading",
-            Self::InState(state) => state.word(),
-        }
-    }
-
-    /// Whether requests that come now are served.
-    pub fn is_ready(self) -> bool {
-        self == Self::InState(WorkerState::Ready)
-    }
-
-    /// Whether it is on its way to being ready.
-    pub fn is_starting(self) -> bool {
-        matches!(
-            self,
-            Self::Loading | Self::InState(WorkerState::Planned | WorkerState::Starting)
-        )
-    }
-
-    /// What is the matter, in words for a probe; `None`: nothing.
-    pub const fn trouble(self) -> Option<&'static str> {
-        match self {
-            Self::Hung => Some("a pass or a request is long overdue"),
-            Self::Unlisted => Some("its records in discovery have lapsed"),
-            Self::Unreachable => Some("the NATS server of its request plane is lost"),
-            Self::Loading => Some("its start-up time is not over"),
-            Self::InState(WorkerState::Planned) => Some("it has not been launched yet"),
-            Self::InState(WorkerState::Starting) => Some("it is not registered yet"),
-            Self::InState(WorkerState::Ready) => None,
-            Self::InState(WorkerState::Draining) => Some("it is draining"),
-            Self::InState(WorkerState::Left) => Some("it has left"),
-            Self::InState(WorkerState::Dead) => Some("it is dead"),
-        }
-    }
-}
+pub use super::health::{WorkerHealth, WorkerState};
+pub use super::snapshot::{FleetSnapshot, InUse, RecoverySnapshot, WorkerSnapshot};
 
 /// One worker's entry; outlives its incarnations.
 #[derive(Debug)]
@@ -328,7 +216,7 @@ impl WorkerEntry {
         let state = self.state();
         if state != WorkerState::Ready {
             WorkerHealth::InState(state)
-        } else if self.gauges.iter().any(|gauge| gauge.hangs(now)) {
+        } else if self.hangs(now) {
             WorkerHealth::Hung
         } else if !self.is_reachable() {
             WorkerHealth::Unreachable
@@ -339,6 +227,11 @@ impl WorkerEntry {
         } else {
             WorkerHealth::InState(state)
         }
+    }
+
+    /// Whether it is kept from working, which is so as soon as a fault says it, or a rank is long overdue for whatever reason.
+    fn hangs(&self, now: SimTime) -> bool {
+        self.faults.hangs() || self.gauges.iter().any(|gauge| gauge.is_overdue(now))
     }
 
     /// Notes what brings the requests of its present incarnation.
@@ -444,99 +337,6 @@ impl WorkerEntry {
             ranks: self.gauges.iter().enumerate().map(rank).collect(),
         }
     }
-}
-
-/// One worker in a snapshot.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct WorkerSnapshot {
-    /// Actor path.
-    pub path: String,
-    /// Group label.
-    pub group: String,
-    /// Where it is in its life.
-    pub state: WorkerState,
-    /// How often it has been built.
-    pub incarnation: u32,
-    /// Its id in discovery.
-    pub instance_id: u64,
-    /// Restarts of the worker or one of its children.
-    pub restarts: u64,
-    /// Whether it has ever been in discovery.
-    pub registered: bool,
-    /// Where its HTTP face listens, if it has one.
-    pub http: Option<SocketAddr>,
-    /// Answers under way: response sockets and HTTP requests.
-    pub open_streams: u32,
-    /// Calls accepted.
-    pub accepted_total: u64,
-    /// Streams that ended as they should.
-    pub completed_total: u64,
-    /// Streams that ended with an error that the client was told, such as those of failed handoffs.
-    pub failed_total: u64,
-    /// Streams ended by the client, or broken off.
-    pub cancelled_total: u64,
-    /// Recovery queries of routers.
-    pub recovery: RecoverySnapshot,
-    /// Its handoffs.
-    pub handoffs: HandoffSnapshot,
-    /// The last death of each of its actors that has died, and what followed.
-    pub deaths: Vec<Supervised>,
-    /// Its ranks.
-    pub ranks: Vec<RankSnapshot>,
-}
-
-/// Recovery queries of one worker in a snapshot.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct RecoverySnapshot {
-    /// Answers that were written to their end.
-    pub answered_total: u64,
-    /// Answers whose reader was gone, or stood still for too long.
-    pub given_up_total: u64,
-    /// Times that a whole cache was encoded; routers that ask between two changes share one.
-    pub dumps_built_total: u64,
-}
-
-/// The whole fleet in a snapshot.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct FleetSnapshot {
-    /// Workers by position.
-    pub workers: Vec<WorkerSnapshot>,
-}
-
-impl FleetSnapshot {
-    /// Open streams, sequences in engines, referenced blocks and handoffs of the whole fleet: all zero when nothing leaks.
-    pub fn in_use(&self) -> InUse {
-        let ranks = || self.workers.iter().flat_map(|worker| &worker.ranks);
-        InUse {
-            open_streams: self.workers.iter().map(|worker| u64::from(worker.open_streams)).sum(),
-            sequences: ranks()
-                .map(|rank| u64::from(rank.load.running) + u64::from(rank.load.waiting))
-                .sum(),
-            active_blocks: ranks().map(|rank| u64::from(rank.load.active_blocks)).sum(),
-            rooms: self.workers.iter().map(|worker| u64::from(worker.handoffs.rooms)).sum(),
-        }
-    }
-
-    /// Lateness of all passes of the fleet.
-    pub fn lateness(&self) -> Lateness {
-        self.workers
-            .iter()
-            .flat_map(|worker| &worker.ranks)
-            .fold(Lateness::default(), |sum, rank| sum.merged(&rank.lateness))
-    }
-}
-
-/// What requests hold at the moment.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct InUse {
-    /// Response sockets.
-    pub open_streams: u64,
-    /// Requests in engines.
-    pub sequences: u64,
-    /// Referenced KV blocks.
-    pub active_blocks: u64,
-    /// Handoffs that are not over, on either side.
-    pub rooms: u64,
 }
 
 /// All workers, by position. Read-mostly.

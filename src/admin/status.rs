@@ -2,7 +2,7 @@
 //!
 //! | Path | Answer |
 //! |---|---|
-//! | `/health` | 200 when the fleet has started and a worker can serve, else 503 with the `reason`; says how each worker does: its state, or `hung` (a pass or a request is long overdue), `unreachable` (the NATS server that brings its requests is lost), `unlisted` (its lease has lapsed) or `loading` (its start-up time is not over) |
+//! | `/health` | 200 when the fleet has started and a worker can serve, else 503 with the `reason`; says how each worker does: its state, or `hung` (a fault holds it up, or a pass or a request is long overdue), `unreachable` (the NATS server that brings its requests is lost), `unlisted` (its lease has lapsed) or `loading` (its start-up time is not over) |
 //! | `/health/w3` | the same for one worker |
 //! | `/live` | 200 as long as the fleet is not over |
 //! | `/metrics` | fleet counters, gauges, the figures of Dynamo's runtime, and the engine's metrics of every rank that has had a request |
@@ -300,6 +300,30 @@ fn fleet_sums(page: &mut String, snapshot: &FleetSnapshot) {
             "gauge",
             "KV blocks in use by requests.",
             in_use.active_blocks,
+        ),
+        (
+            "handoff_rooms",
+            "gauge",
+            "Handoffs that are not over, counted on either side.",
+            in_use.rooms,
+        ),
+        (
+            "kv_transfers",
+            "gauge",
+            "Handoffs whose KV is travelling.",
+            workers(|w| w.handoffs.transfers.into()),
+        ),
+        (
+            "handoffs_completed_total",
+            "counter",
+            "Handoffs that ended well, counted on either side.",
+            workers(|w| w.handoffs.completed_total),
+        ),
+        (
+            "handoffs_failed_total",
+            "counter",
+            "Handoffs that ended otherwise, counted on either side.",
+            workers(|w| w.handoffs.failed_total),
         ),
         ("restarts_total", "counter", "Actors replaced.", workers(|w| w.restarts)),
         (

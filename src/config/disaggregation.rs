@@ -1,6 +1,5 @@
 //! Prefill and decode as separate roles: who does what, where the two sides meet, how long KV travels.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -121,25 +120,20 @@ pub(super) fn resolve(layered: &Layered, s: &Settings, role: WorkerRole) -> Resu
     let workers = s.num_workers.unwrap_or(1);
     let bootstrap_ports = match &s.bootstrap_ports {
         None => Vec::new(),
+        Some(_) if role != WorkerRole::Prefill => {
+            let place = group_name(layered).map_or_else(
+                || "give it with --disaggregation-mode prefill".to_owned(),
+                |name| format!("group {name} has none: give it in the [[group]] of those that it is for"),
+            );
+            let why = format!("is for prefill workers, which listen there; {place}");
+            return Err(refused(layered, "bootstrap_ports", &why));
+        }
         Some(ports) => port_list(layered, "bootstrap_ports", ports, workers)?,
     };
-    if let Some(twice) = first_duplicate(&bootstrap_ports) {
-        let why = format!("lists port {twice} twice; every worker needs one of its own (0: any free one)");
-        return Err(refused(layered, "bootstrap_ports", &why));
-    }
-    if !bootstrap_ports.is_empty() {
-        match role {
-            WorkerRole::Prefill => {}
-            WorkerRole::Decode | WorkerRole::Aggregated => {
-                let why = "is for prefill workers, which listen there; give it with --disaggregation-mode prefill";
-                return Err(refused(layered, "bootstrap_ports", why));
-            }
-        }
-        if s.engine_type == Some(EngineKind::Trtllm) {
-            let why = "needs an engine with a rendezvous, which trtllm has not; use vllm or sglang, or leave it out: the \
-                       prefill leg then ends before the decode leg begins";
-            return Err(refused(layered, "bootstrap_ports", why));
-        }
+    if !bootstrap_ports.is_empty() && s.engine_type == Some(EngineKind::Trtllm) {
+        let why = "needs an engine with a rendezvous, which trtllm has not; use vllm or sglang, or leave it out: the \
+                   prefill leg then ends before the decode leg begins";
+        return Err(refused(layered, "bootstrap_ports", why));
     }
     let local_prefill = s.decode_local_prefill == Some(true);
     if local_prefill && role != WorkerRole::Decode {
@@ -169,10 +163,8 @@ pub(super) fn resolve(layered: &Layered, s: &Settings, role: WorkerRole) -> Resu
     })
 }
 
-/// A port that stands twice in a list; 0 is no port.
-fn first_duplicate(ports: &[u16]) -> Option<u16> {
-    let mut seen = BTreeSet::new();
-    ports.iter().copied().find(|&port| port != 0 && !seen.insert(port))
+fn group_name(layered: &Layered) -> Option<&str> {
+    layered.value("name").and_then(Value::as_str)
 }
 
 fn count(number: usize, noun: &str) -> String {
@@ -192,12 +184,11 @@ pub(super) fn port_list(layered: &Layered, key: &str, ports: &str, workers: u32)
     match listed {
         Ok(listed) if listed.len() == workers as usize => Ok(listed),
         Ok(listed) => {
-            let group = layered.value("name").and_then(Value::as_str);
             let why = format!(
                 "lists {} for the {}{}; give one port per worker",
                 count(listed.len(), "port"),
                 count(workers as usize, "worker"),
-                group.map_or_else(String::new, |name| format!(" of group {name}"))
+                group_name(layered).map_or_else(String::new, |name| format!(" of group {name}"))
             );
             Err(refused(layered, key, &why))
         }

@@ -159,7 +159,7 @@ mod tests {
             ),
             (
                 &[&prefill[..], &["--bootstrap-ports", "7000,7000"]].concat(),
-                ["port 7000", "--bootstrap-ports 7000,7000", "twice"],
+                ["port 7000", "--bootstrap-ports for w0", "--bootstrap-ports for w1"],
             ),
             (
                 &[&prefill[..], &["--bootstrap-ports", "7000,7001", "--tcp-port", "7001"]].concat(),

@@ -332,7 +332,7 @@ pub struct Settings {
     #[serde(default, deserialize_with = "ports")]
     pub bootstrap_ports: Option<String>,
 
-    /// How long one side of a handoff waits for the other to come, ms.
+    /// How long one side of a handoff waits for the other to come, ms [default: 30000].
     #[arg(long, value_name = "MS")]
     pub handoff_pairing_timeout_ms: Option<u64>,
 

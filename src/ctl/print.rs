@@ -52,7 +52,7 @@ fn worker_list(value: &Value) -> String {
 
 pub(super) fn workers(rows: &Value) -> String {
     let names = [
-        "worker", "group", "state", "instance", "streams", "running", "waiting", "blocks", "cached", "tokens",
+        "worker", "group", "state", "instance", "streams", "running", "waiting", "rooms", "blocks", "cached", "tokens",
         "restarts", "faults",
     ];
     let line = |row: &Value| {
@@ -65,6 +65,7 @@ pub(super) fn workers(rows: &Value) -> String {
             text(&row["open_streams"]),
             text(&row["running"]),
             text(&row["waiting"]),
+            text(&row["rooms"]),
             format!("{}/{}", row["active_blocks"], row["total_blocks"]),
             text(&row["cached_blocks"]),
             text(&row["tokens_total"]),

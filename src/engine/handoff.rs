@@ -222,18 +222,20 @@ pub struct KvTransfer {
 }
 
 impl KvTransfer {
-    /// Time for `tokens` tokens, whole nanoseconds.
+    /// Time for `tokens` tokens, ms; 0: none.
     #[allow(clippy::cast_precision_loss)]
-    pub fn duration(&self, tokens: u32) -> Duration {
-        let (Some(bytes), Some(bandwidth)) = (self.bytes_per_token, self.bandwidth_gb_s) else {
-            return Duration::ZERO;
-        };
-        let seconds = f64::from(tokens) * bytes as f64 / (bandwidth * 1e9);
-        if bandwidth > 0.0 {
-            Duration::try_from_secs_f64(seconds).unwrap_or(Duration::ZERO)
-        } else {
-            Duration::ZERO
+    pub fn delay_ms(&self, tokens: u32) -> f64 {
+        match (self.bytes_per_token, self.bandwidth_gb_s) {
+            (Some(bytes), Some(bandwidth)) if bandwidth > 0.0 => {
+                f64::from(tokens) * bytes as f64 / (bandwidth * 1e9) * 1000.0
+            }
+            _ => 0.0,
         }
+    }
+
+    /// [`Self::delay_ms`] in whole nanoseconds; one that no clock can show counts as none.
+    pub fn duration(&self, tokens: u32) -> Duration {
+        Duration::try_from_secs_f64(self.delay_ms(tokens) / 1e3).unwrap_or(Duration::ZERO)
     }
 }
 

@@ -368,7 +368,7 @@ mod tests {
     }
 
     fn at(ms: u64) -> SimTime {
-        SimTime(ms * 1_000_000)
+        SimTime::of_nanos(ms * 1_000_000)
     }
 
     fn add(ledger: &mut Ledger, lines: &[&str], now: SimTime) -> Vec<FaultId> {
@@ -453,7 +453,7 @@ mod tests {
         let mut now = at(0);
         loop {
             for step in ledger.turn(now, &fleet()).steps {
-                seen.push((now.0 / 1_000_000, step.act.word()));
+                seen.push((now.as_nanos() / 1_000_000, step.act.word()));
             }
             match ledger.next_due() {
                 Some(next) => now = next,

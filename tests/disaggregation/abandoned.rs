@@ -1,11 +1,11 @@
 //! Clients that go away, in every phase: what they held is free again, on both sides.
 
 use ghostfleet::actors::death::Death;
-use ghostfleet::transport::rendezvous::wire::{Fact, Message, TimingMode, TransferTiming};
+use ghostfleet::transport::rendezvous::wire::Message;
 
-use crate::caller::{Answer, call, chat};
+use crate::caller::Answer;
 use crate::legs::{Handoff, INSTANT, Pair, SLOW, end, error_of, prompt};
-use crate::peers::{Source, hear, runtime};
+use crate::peers::{Source, hear, held, runtime};
 
 /// Ends an answer from the client's side.
 fn leave(mut answer: Answer, how: &str) {
@@ -50,14 +50,8 @@ fn a_prefill_client_that_leaves_before_the_decode_comes_leaves_nothing() {
 fn a_decode_client_that_leaves_during_the_transfer_frees_both_sides() {
     for how in ["kill", "close"] {
         let pair = Pair::start(SLOW);
-        let handoff = Handoff::new();
-        let decode = pair.decode(&handoff, &prompt(1, 30), 5);
-        let prefill = pair.prefill(&handoff, &prompt(1, 30));
-        pair.until_transferring();
-        pair.scene.until("blocks kept here and set aside there", |scene| {
-            let blocks = |worker| scene.worker(worker).ranks[0].load.active_blocks;
-            (blocks(0), blocks(1)) == (8, 8)
-        });
+        let (prefill, decode) = pair.begin(&prompt(1, 30), 5);
+        pair.until_both_hold(8..=8);
         leave(decode, how);
         let outcome = end(prefill);
         assert!(error_of(&outcome).contains("the client is gone"), "{outcome:?}");
@@ -91,9 +85,7 @@ fn a_client_that_leaves_during_the_prefill_frees_both_sides() {
             &format!("num_workers = 1\nbootstrap_ports = \"0\"\n{timing}"),
             "num_workers = 1",
         );
-        let handoff = Handoff::new();
-        let decode = pair.decode(&handoff, &prompt(1, 30), 5);
-        let prefill = pair.prefill(&handoff, &prompt(1, 30));
+        let (prefill, decode) = pair.begin(&prompt(1, 30), 5);
         pair.scene.until("a running prefill", |scene| {
             scene.worker(0).ranks[0].load.active_blocks > 0
         });
@@ -132,9 +124,7 @@ fn a_prefill_worker_that_has_not_answered_yet_hears_at_once_that_nobody_comes() 
     let source = Source::start(&runtime);
     for how in ["kill", "close"] {
         let handoff = Handoff::new();
-        let mut request = chat(&prompt(1, 30), 3);
-        request["bootstrap_info"] = source.meeting(&handoff);
-        let answer = call(&pair.scene.address(1), &handoff.request.to_string(), &request).unwrap();
+        let answer = pair.decode_from(&source, &handoff, &prompt(1, 30));
         let mut link = source.keep_waiting().link;
         leave(answer, how);
         assert!(
@@ -152,9 +142,7 @@ fn a_decode_worker_that_dies_before_it_is_answered_says_no_goodbye() {
     let runtime = runtime();
     let source = Source::start(&runtime);
     let handoff = Handoff::new();
-    let mut request = chat(&prompt(1, 30), 3);
-    request["bootstrap_info"] = source.meeting(&handoff);
-    let mut answer = call(&pair.scene.address(1), &handoff.request.to_string(), &request).unwrap();
+    let mut answer = pair.decode_from(&source, &handoff, &prompt(1, 30));
     let mut link = source.keep_waiting().link;
     pair.scene.cluster.kill("w1", Death::Crash).unwrap();
     assert_eq!(hear(&runtime, &mut link), None);
@@ -168,20 +156,9 @@ fn a_prefill_worker_that_falls_silent_is_not_waited_for_for_ever() {
     let runtime = runtime();
     let source = Source::start(&runtime);
     let handoff = Handoff::new();
-    let mut request = chat(&prompt(1, 30), 3);
-    request["bootstrap_info"] = source.meeting(&handoff);
-    let answer = call(&pair.scene.address(1), &handoff.request.to_string(), &request).unwrap();
+    let answer = pair.decode_from(&source, &handoff, &prompt(1, 30));
     let link = source.receive().link;
-    let held = Message::Fact(Fact::SourceHeld {
-        handoff_id: handoff.id,
-        transfer_timing: TransferTiming {
-            mode: TimingMode::FullPrompt,
-            full_prompt_tokens: 30,
-            kv_bytes_per_token: None,
-            bandwidth_gb_s: None,
-        },
-    });
-    link.outbox.try_send(held).unwrap();
+    link.outbox.try_send(held(&handoff, None)).unwrap();
     // It says that the prompt is there, and then nothing any more; its connection stays open.
     let error = error_of(&end(answer));
     assert!(

@@ -94,14 +94,8 @@ fn ranks_of_one_worker_share_its_rendezvous() {
 #[test]
 fn sglang_sets_blocks_aside_before_it_computes_the_prompt() {
     let pair = Pair::start(&format!("{SLOW}\nengine_type = \"sglang\""));
-    let handoff = Handoff::new();
-    let decode = pair.decode(&handoff, &prompt(1, 30), 5);
-    let prefill = pair.prefill(&handoff, &prompt(1, 30));
-    pair.until_transferring();
-    pair.scene.until("blocks kept here and set aside there", |scene| {
-        let blocks = |worker| scene.worker(worker).ranks[0].load.active_blocks;
-        blocks(0) >= 7 && blocks(1) >= 7
-    });
+    let (prefill, decode) = pair.begin(&prompt(1, 30), 5);
+    pair.until_both_hold(7..);
     drop((prefill, decode));
     pair.scene.until_nothing_is_left();
     let pair = Pair::start(&format!("{INSTANT}\nengine_type = \"sglang\""));
@@ -157,5 +151,32 @@ fn what_a_handoff_waits_for_is_told_in_words() {
         "{room}"
     );
     drop((decode, prefill));
+    pair.scene.until_nothing_is_left();
+}
+
+#[test]
+fn rooms_and_how_handoffs_ended_are_on_the_metrics_page() {
+    let pair = Pair::start(&format!("{SLOW}\nsystem_port = 0"));
+    let shows = |figures: [(&str, u32); 4]| {
+        let address = pair.scene.cluster.facts().status.expect("a status server");
+        pair.scene.until("the figures", |_| {
+            let mut page = ureq::get(format!("http://{address}/metrics")).call().unwrap();
+            let page = page.body_mut().read_to_string().unwrap();
+            let line = |(name, value)| page.lines().any(|line| line == format!("ghostfleet_{name} {value}"));
+            figures.into_iter().all(line)
+        });
+    };
+    let figures = |rooms, transfers, failed| {
+        [
+            ("handoff_rooms", rooms),
+            ("kv_transfers", transfers),
+            ("handoffs_completed_total", 0),
+            ("handoffs_failed_total", failed),
+        ]
+    };
+    let (prefill, decode) = pair.begin(&prompt(1, 30), 5);
+    shows(figures(2, 1, 0));
+    drop((prefill, decode));
+    shows(figures(0, 0, 2));
     pair.scene.until_nothing_is_left();
 }

@@ -5,7 +5,6 @@ use ghostfleet::transport::rendezvous::wire::{Action, ActionAck, Command, Fact, 
 use tokio::runtime::Runtime;
 use uuid::Uuid;
 
-use crate::caller::{call, chat};
 use crate::legs::{Handoff, INSTANT, Pair, end, prompt};
 use crate::peers::{Source, hear, runtime};
 
@@ -38,9 +37,7 @@ fn a_prefix_that_the_decode_worker_has_does_not_travel_again() {
     let mut missing = Vec::new();
     for len in [30, 30, 40] {
         let handoff = Handoff::new();
-        let mut request = chat(&prompt(1, len), 3);
-        request["bootstrap_info"] = source.meeting(&handoff);
-        let answer = call(&pair.scene.address(1), &handoff.request.to_string(), &request).unwrap();
+        let answer = pair.decode_from(&source, &handoff, &prompt(1, len));
         let mut link = source.receive().link;
         missing.push(reserve(&runtime, &mut link, handoff.id));
         pair.scene.until("a reservation that waits for its KV", |scene| {
@@ -73,9 +70,7 @@ fn a_cancelled_reservation_is_free_at_once() {
     let runtime = runtime();
     let source = Source::start(&runtime);
     let handoff = Handoff::new();
-    let mut request = chat(&prompt(1, 30), 3);
-    request["bootstrap_info"] = source.meeting(&handoff);
-    let answer = call(&pair.scene.address(1), &handoff.request.to_string(), &request).unwrap();
+    let answer = pair.decode_from(&source, &handoff, &prompt(1, 30));
     let mut link = source.receive().link;
     reserve(&runtime, &mut link, handoff.id);
     let action = Action {

@@ -32,9 +32,7 @@ fn a_prefill_worker_that_dies_before_the_transfer_fails_the_request() {
 #[test]
 fn a_prefill_worker_that_dies_during_the_transfer_fails_the_request_and_frees_the_reservation() {
     let pair = Pair::start(SLOW);
-    let handoff = Handoff::new();
-    let decode = pair.decode(&handoff, &prompt(1, 30), 5);
-    let mut prefill = pair.prefill(&handoff, &prompt(1, 30));
+    let (mut prefill, decode) = pair.begin(&prompt(1, 30), 5);
     pair.until_transferring();
     pair.scene.cluster.kill("w0", Death::Crash).unwrap();
     prefill.assert_reset();
@@ -45,9 +43,7 @@ fn a_prefill_worker_that_dies_during_the_transfer_fails_the_request_and_frees_th
 #[test]
 fn a_prefill_worker_that_dies_after_the_transfer_is_not_missed() {
     let pair = Pair::with_slow_decoding();
-    let handoff = Handoff::new();
-    let mut decode = pair.decode(&handoff, &prompt(1, 30), 50);
-    let prefill = pair.prefill(&handoff, &prompt(1, 30));
+    let (prefill, mut decode) = pair.begin(&prompt(1, 30), 50);
     assert!(end(prefill).complete);
     decode.read_tokens(1);
     pair.scene.cluster.kill("w0", Death::Crash).unwrap();
@@ -59,9 +55,7 @@ fn a_prefill_worker_that_dies_after_the_transfer_is_not_missed() {
 #[test]
 fn a_decode_worker_that_dies_during_the_transfer_frees_the_prompt() {
     let pair = Pair::start(SLOW);
-    let handoff = Handoff::new();
-    let mut decode = pair.decode(&handoff, &prompt(1, 30), 5);
-    let prefill = pair.prefill(&handoff, &prompt(1, 30));
+    let (prefill, mut decode) = pair.begin(&prompt(1, 30), 5);
     pair.until_transferring();
     pair.scene.cluster.kill("w1", Death::Crash).unwrap();
     decode.assert_reset();
@@ -126,9 +120,7 @@ fn a_rendezvous_that_dies_fails_what_it_held_and_is_replaced_behind_the_same_por
 fn a_drained_prefill_worker_finishes_its_handoffs_first() {
     // A tenth of a second for the transfer.
     let pair = Pair::start("kv_bytes_per_token = 10000000\nkv_transfer_bandwidth = 1.0");
-    let handoff = Handoff::new();
-    let decode = pair.decode(&handoff, &prompt(1, 10), 5);
-    let prefill = pair.prefill(&handoff, &prompt(1, 10));
+    let (prefill, decode) = pair.begin(&prompt(1, 10), 5);
     pair.scene.until("both legs", |scene| {
         scene.worker(0).open_streams == 1 && scene.worker(1).open_streams == 1
     });

@@ -1,12 +1,11 @@
 //! Workers that cannot hand KV to each other: each request fails, and a log says once why.
 
 use ghostfleet::transport::rendezvous::MISMATCH;
-use ghostfleet::transport::rendezvous::wire::{Fact, Message, Order, Register, TimingMode, TransferTiming};
+use ghostfleet::transport::rendezvous::wire::{Message, Order, Register};
 
-use crate::caller::{call, chat};
 use crate::legs::{Handoff, INSTANT, Pair, end, error_of, prompt};
 use crate::logs;
-use crate::peers::{Source, identity, join, runtime, vllm};
+use crate::peers::{Source, held, identity, join, runtime, vllm};
 
 #[test]
 fn a_prefill_worker_warns_once_of_decode_workers_of_another_engine() {
@@ -38,9 +37,7 @@ fn a_decode_worker_warns_once_of_each_prefill_worker_that_refuses_it() {
     let sources = [Source::start(&runtime), Source::start(&runtime)];
     for source in sources.iter().cycle().take(6) {
         let handoff = Handoff::new();
-        let mut request = chat(&prompt(1, 30), 3);
-        request["bootstrap_info"] = source.meeting(&handoff);
-        let answer = call(&pair.scene.address(1), &handoff.request.to_string(), &request).unwrap();
+        let answer = pair.decode_from(source, &handoff, &prompt(1, 30));
         source.refuse(MISMATCH);
         assert!(error_of(&end(answer)).contains(MISMATCH));
     }
@@ -59,20 +56,9 @@ fn a_decode_worker_warns_once_of_kv_of_another_layout() {
     let source = Source::start(&runtime);
     for _ in 0..3 {
         let handoff = Handoff::new();
-        let mut request = chat(&prompt(1, 30), 3);
-        request["bootstrap_info"] = source.meeting(&handoff);
-        let answer = call(&pair.scene.address(1), &handoff.request.to_string(), &request).unwrap();
+        let answer = pair.decode_from(&source, &handoff, &prompt(1, 30));
         let link = source.receive().link;
-        let held = Message::Fact(Fact::SourceHeld {
-            handoff_id: handoff.id,
-            transfer_timing: TransferTiming {
-                mode: TimingMode::FullPrompt,
-                full_prompt_tokens: 30,
-                kv_bytes_per_token: Some(2000),
-                bandwidth_gb_s: None,
-            },
-        });
-        link.outbox.try_send(held).unwrap();
+        link.outbox.try_send(held(&handoff, Some(2000))).unwrap();
         let abort = Message::Abort {
             message: "enough".to_owned(),
         };

@@ -1,5 +1,6 @@
 //! A fleet of both roles, and the two legs of a request.
 
+use std::ops::RangeBounds;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
@@ -7,6 +8,7 @@ use tempfile::TempDir;
 use uuid::Uuid;
 
 use crate::caller::{Answer, Outcome, call, chat};
+use crate::peers::Source;
 use crate::scene::Scene;
 
 /// A fleet of prefill workers, which come first, and decode workers.
@@ -113,17 +115,32 @@ impl Pair {
         self.leg((prefill, worker), handoff, &chat(prompt, max_tokens))
     }
 
+    /// Starts the decode leg of a request for three tokens at w1, whose prompt is computed by a prefill worker that the
+    /// test plays.
+    pub(crate) fn decode_from(&self, source: &Source, handoff: &Handoff, prompt: &[u32]) -> Answer {
+        self.send(1, source.meeting(handoff), handoff, &chat(prompt, 3))
+    }
+
     fn leg(&self, (prefill, worker): (usize, usize), handoff: &Handoff, request: &Value) -> Answer {
+        self.send(worker, self.meeting(prefill, handoff), handoff, request)
+    }
+
+    fn send(&self, worker: usize, meeting: Value, handoff: &Handoff, request: &Value) -> Answer {
         let mut request = request.clone();
-        request["bootstrap_info"] = self.meeting(prefill, handoff);
+        request["bootstrap_info"] = meeting;
         call(&self.scene.address(worker), &handoff.request.to_string(), &request).unwrap()
+    }
+
+    /// Both legs of a request, the decode leg first.
+    pub(crate) fn begin(&self, prompt: &[u32], max_tokens: u32) -> (Answer, Answer) {
+        let handoff = Handoff::new();
+        let decode = self.decode(&handoff, prompt, max_tokens);
+        (self.prefill(&handoff, prompt), decode)
     }
 
     /// A whole request.
     pub(crate) fn serve(&self, prompt: &[u32], max_tokens: u32) -> (Outcome, Outcome) {
-        let handoff = Handoff::new();
-        let decode = self.decode(&handoff, prompt, max_tokens);
-        let prefill = self.prefill(&handoff, prompt);
+        let (prefill, decode) = self.begin(prompt, max_tokens);
         (end(prefill), end(decode))
     }
 
@@ -131,6 +148,15 @@ impl Pair {
     pub(crate) fn until_transferring(&self) {
         self.scene
             .until("a transfer", |scene| scene.worker(0).handoffs.transfers == 1);
+    }
+
+    /// Waits until KV is on its way from w0, which keeps its blocks, to w1, which has set some aside.
+    pub(crate) fn until_both_hold(&self, blocks: impl RangeBounds<u32>) {
+        self.until_transferring();
+        self.scene.until("blocks kept here and set aside there", |scene| {
+            let held = |worker| scene.worker(worker).ranks[0].load.active_blocks;
+            blocks.contains(&held(0)) && blocks.contains(&held(1))
+        });
     }
 
     /// Waits until w0 has so many rooms and w1 has joined so many.

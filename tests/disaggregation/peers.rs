@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use ghostfleet::transport::rendezvous::link::{Link, LinkError};
 use ghostfleet::transport::rendezvous::server::{Arrival, Host, RendezvousServer};
-use ghostfleet::transport::rendezvous::wire::{Message, Order, Register, Role};
+use ghostfleet::transport::rendezvous::wire::{Fact, Message, Order, Register, Role, TimingMode, TransferTiming};
 use ghostfleet::transport::rendezvous::{Identity, Meeting, RendezvousLimits, client};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -55,6 +55,19 @@ pub(crate) fn join(
     };
     let never = CancellationToken::new();
     runtime.block_on(client::join(&meeting, register, RendezvousLimits::default(), &never))
+}
+
+/// What a prefill worker says when the prompt of 30 tokens is computed.
+pub(crate) fn held(handoff: &Handoff, kv_bytes_per_token: Option<u64>) -> Message {
+    Message::Fact(Fact::SourceHeld {
+        handoff_id: handoff.id,
+        transfer_timing: TransferTiming {
+            mode: TimingMode::FullPrompt,
+            full_prompt_tokens: 30,
+            kv_bytes_per_token,
+            bandwidth_gb_s: None,
+        },
+    })
 }
 
 /// The next message; `None`: the connection is closed.

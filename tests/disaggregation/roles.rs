@@ -1,5 +1,7 @@
 //! What each role registers, and its part without a rendezvous.
 
+use std::io::Write;
+
 use serde_json::{Value, json};
 
 use crate::caller::{call, chat};
@@ -64,6 +66,43 @@ fn without_a_rendezvous_the_prefill_leg_answers_for_the_decode_leg() {
     );
     pair.scene.until_nothing_is_left();
     assert_eq!(pair.scene.worker(0).handoffs.completed_total, 1);
+}
+
+/// Answers of a prefill worker, with a recording at hand: asked for five tokens, and for the recorded answer.
+fn brought_by_prefill_worker(flags: &[&str]) -> [Vec<u64>; 2] {
+    let mut recording = tempfile::NamedTempFile::new().unwrap();
+    let row = r#"{"request_id": "monday", "output_length": 3, "output_token_ids": [301, 302, 303]}"#;
+    writeln!(recording, "{row}").unwrap();
+    let path = recording.path().display().to_string();
+    let scene = Scene::start(&[flags, &["--speedup-ratio", "0", "--response-replay-trace-path", &path]].concat());
+    let mut asked = chat(&prompt(1, 30), 5);
+    asked["stop_conditions"]["min_tokens"] = json!(4);
+    let mut recorded = chat(&prompt(1, 30), 5);
+    recorded["annotations"] = json!(["output_replay_id:monday"]);
+    let tokens = [asked, recorded].map(|request| {
+        let outcome = call(&scene.address(0), "r", &request).unwrap().finish().unwrap();
+        assert_eq!((outcome.error, outcome.finish.as_deref()), (None, Some("length")));
+        assert_eq!(outcome.usage.unwrap()["completion_tokens"], 1);
+        outcome.tokens
+    });
+    scene.until_nothing_is_left();
+    tokens
+}
+
+#[test]
+fn prefill_workers_of_either_release_bring_one_token_even_of_a_recorded_answer() {
+    for engine in ["vllm", "sglang", "trtllm"] {
+        let flat = format!(r#"{{"engine_type": "{engine}", "worker_type": "prefill"}}"#);
+        let [asked, recorded] = brought_by_prefill_worker(&["--semantics", "1.4.2", "--extra-engine-args", &flat]);
+        assert_eq!(
+            (asked.len(), &recorded),
+            (1, &asked),
+            "no recordings at prefill workers"
+        );
+        let nested = format!(r#"{{"engine": {{"backend": "{engine}", "worker_type": "prefill"}}}}"#);
+        let [asked, recorded] = brought_by_prefill_worker(&["--extra-engine-args", &nested]);
+        assert_eq!((asked.len(), recorded), (1, vec![301]));
+    }
 }
 
 #[test]

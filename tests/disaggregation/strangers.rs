@@ -173,9 +173,7 @@ fn a_source_that_breaks_the_protocol_fails_the_request() {
         },
     ] {
         let handoff = Handoff::new();
-        let mut request = chat(&prompt(1, 30), 5);
-        request["bootstrap_info"] = source.meeting(&handoff);
-        let answer = call(&pair.scene.address(1), &handoff.request.to_string(), &request).unwrap();
+        let answer = pair.decode_from(&source, &handoff, &prompt(1, 30));
         let arrival = source.receive();
         assert_eq!((arrival.identity, &arrival.register), (identity(&handoff), &vllm()));
         arrival.link.outbox.try_send(message.clone()).unwrap();

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::caller::{Outcome, call, chat};
-use crate::legs::{Handoff, INSTANT, Pair, end, error_of, prompt};
+use crate::legs::{INSTANT, Pair, end, error_of, prompt};
 
 const ENDED: &str = "destination handoff ended before completion";
 const TIMED_OUT: &str = "handoff took longer than --handoff-session-timeout-ms";
@@ -81,9 +81,7 @@ fn a_handoff_that_is_broken_off_fails_on_both_sides() {
 fn a_forgotten_handoff_keeps_its_blocks_until_its_client_leaves_or_time_is_up() {
     let pair = Pair::start(INSTANT);
     pair.disturb("w0 orphan");
-    let handoff = Handoff::new();
-    let decode = pair.decode(&handoff, &prompt(1, 30), 5);
-    let prefill = pair.prefill(&handoff, &prompt(1, 30));
+    let (prefill, decode) = pair.begin(&prompt(1, 30), 5);
     assert!(error_of(&end(decode)).contains(ENDED));
     pair.until_rooms((1, 0));
     pair.scene
@@ -105,9 +103,7 @@ fn a_slow_link_holds_the_blocks_for_longer() {
     // 30 ms for 300 tokens without the fault, two minutes with it.
     let pair = Pair::start("kv_bytes_per_token = 1000000\nkv_transfer_bandwidth = 10.0");
     pair.disturb("w0 slow_link factor=4000");
-    let handoff = Handoff::new();
-    let decode = pair.decode(&handoff, &prompt(1, 300), 5);
-    let prefill = pair.prefill(&handoff, &prompt(1, 300));
+    let (prefill, decode) = pair.begin(&prompt(1, 300), 5);
     pair.until_transferring();
     drop((decode, prefill));
     pair.scene.until_nothing_is_left();

@@ -1,7 +1,7 @@
 //! Ten failures that real routers have had, each with its drill.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ghostfleet::drill::{Front, Options, Report, Scenario, Status, Verdict, run};
 use ghostfleet::transport::discovery::Discovery;
@@ -60,14 +60,25 @@ fn drill(name: &str, wrong: Option<Wrong>) -> Report {
     report
 }
 
-/// The router that gets everything right passes; the one that is wrong in this way fails this check.
-fn proves(name: &str, wrong: Wrong, check: &str) {
-    let (right, report) = std::thread::scope(|scope| {
+/// A drill, and the ways to be wrong that it is for, each with the check that fails then.
+type Proof = (&'static str, &'static [(Wrong, &'static str)]);
+
+/// The router that gets everything right passes; one that is wrong fails the check that is for it. They run at the same time.
+fn prove(&(name, wrongs): &Proof) {
+    std::thread::scope(|scope| {
         let right = scope.spawn(|| drill(name, None));
-        let report = drill(name, Some(wrong));
-        (right.join().unwrap(), report)
+        let caught = wrongs
+            .iter()
+            .map(|&(wrong, check)| (wrong, check, scope.spawn(move || drill(name, Some(wrong)))));
+        for (wrong, check, report) in caught.collect::<Vec<_>>() {
+            assert_caught(name, wrong, check, &report.join().unwrap());
+        }
+        let right = right.join().unwrap();
+        assert_eq!(right.verdict, Verdict::Pass, "{}", right.text());
     });
-    assert_eq!(right.verdict, Verdict::Pass, "{}", right.text());
+}
+
+fn assert_caught(name: &str, wrong: Wrong, check: &str, report: &Report) {
     assert_eq!(
         report.verdict,
         Verdict::Fail,
@@ -84,65 +95,63 @@ fn proves(name: &str, wrong: Wrong, check: &str) {
     );
 }
 
-#[test]
-fn a_gap_that_is_answered_by_endless_dumps() {
-    proves("event-gap", Wrong::EndlessDumps, "it does not ask without end");
+/// Drills are made of waiting: a few of them run side by side, more would not leave each enough of two cores.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// Proves all of these; one that fails names itself and does not keep the others from being looked at.
+fn prove_side_by_side(proofs: &[Proof]) {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let failed: Vec<&str> = std::thread::scope(|scope| {
+        let running = proofs.iter().map(|proof| (proof.0, scope.spawn(|| prove(proof))));
+        let running: Vec<_> = running.collect();
+        let failed = running
+            .into_iter()
+            .filter_map(|(name, proof)| proof.join().is_err().then_some(name));
+        failed.collect()
+    });
+    assert!(failed.is_empty(), "the reasons are above: {failed:?}");
 }
 
 #[test]
-fn stale_credit_after_a_restart_at_sequence_0() {
-    proves("restart-at-zero", Wrong::StaleCredit, "no stale credit");
+fn a_router_that_loses_the_thread_of_a_stream_of_events_is_caught() {
+    prove_side_by_side(&[
+        ("event-gap", &[(Wrong::EndlessDumps, "it does not ask without end")]),
+        ("restart-at-zero", &[(Wrong::StaleCredit, "no stale credit")]),
+        (
+            "late-event",
+            &[(Wrong::LateEventRevives, "nobody is sent to a worker that has left")],
+        ),
+        ("hanging-recovery", &[(Wrong::RecoveryBlocks, "nobody waits for it")]),
+    ]);
 }
 
 #[test]
-fn a_late_event_of_a_worker_that_has_left() {
-    proves(
-        "late-event",
-        Wrong::LateEventRevives,
-        "nobody is sent to a worker that has left",
-    );
+fn a_router_that_miscounts_what_is_cached_is_caught() {
+    prove_side_by_side(&[
+        ("duplicate-hash", &[(Wrong::DuplicatesCount, "no block counts twice")]),
+        (
+            "two-sources",
+            &[(Wrong::BothSourcesCount, "the blocks of two sources are not added up")],
+        ),
+        ("changed-block-size", &[(Wrong::BlockSizeIgnored, "it still gets work")]),
+    ]);
 }
 
 #[test]
-fn a_block_that_is_listed_twice_in_one_message() {
-    proves("duplicate-hash", Wrong::DuplicatesCount, "no block counts twice");
-}
-
-#[test]
-fn two_sources_for_one_rank() {
-    proves(
-        "two-sources",
-        Wrong::BothSourcesCount,
-        "the blocks of two sources are not added up",
-    );
-}
-
-#[test]
-fn blocks_of_another_size() {
-    proves("changed-block-size", Wrong::BlockSizeIgnored, "it still gets work");
-}
-
-#[test]
-fn a_dead_worker_that_keeps_its_key() {
-    proves("zombie-key", Wrong::DeadForEver, "the dead worker is left alone");
-}
-
-#[test]
-fn cancelled_streams_that_pin_their_slots() {
-    proves("cancelled-stream", Wrong::PinnedSlots, "patient clients are served");
-}
-
-#[test]
-fn a_publisher_that_never_publishes_and_is_given_up() {
-    proves("silent-publisher", Wrong::SilenceStarves, "it still gets work");
-}
-
-#[test]
-fn a_publisher_that_never_publishes_and_gets_everything() {
-    proves("silent-publisher", Wrong::SilenceAttracts, "and not all of it");
-}
-
-#[test]
-fn a_recovery_endpoint_that_hangs() {
-    proves("hanging-recovery", Wrong::RecoveryBlocks, "nobody waits for it");
+fn a_router_that_misjudges_who_can_work_is_caught() {
+    prove_side_by_side(&[
+        ("zombie-key", &[(Wrong::DeadForEver, "the dead worker is left alone")]),
+        (
+            "cancelled-stream",
+            &[(Wrong::PinnedSlots, "patient clients are served")],
+        ),
+        // A publisher that never publishes is given up, or gets everything.
+        (
+            "silent-publisher",
+            &[
+                (Wrong::SilenceStarves, "it still gets work"),
+                (Wrong::SilenceAttracts, "and not all of it"),
+            ],
+        ),
+    ]);
 }

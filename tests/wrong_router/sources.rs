@@ -17,7 +17,7 @@ use crate::router::{Router, Worker};
 use crate::wrong::Wrong;
 
 /// How often discovery is looked at.
-const LOOK: Duration = Duration::from_millis(40);
+const LOOK: Duration = Duration::from_millis(120);
 
 /// Longest wait for what a publisher answers.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -321,7 +321,7 @@ mod tests {
     #[test]
     fn a_request_is_counted_once_in_everything_that_concerns_it() {
         let rank = rank(Some("w3"));
-        let at = |ms: u64| SimTime(ms * 1_000_000);
+        let at = |ms: u64| SimTime::of_nanos(ms * 1_000_000);
         let request = EngineRequest {
             id: RequestId(1),
             key: 0,

@@ -24,7 +24,7 @@ pub(super) struct RankFaults {
 
 impl RankFaults {
     pub(super) fn new(post: Arc<FaultPost>) -> Self {
-        let (hangs, lost) = (hangs(&post), lost(&post));
+        let (hangs, lost) = (post.hangs(), lost(&post));
         Self {
             post,
             hangs,
@@ -35,7 +35,7 @@ impl RankFaults {
     }
 
     fn look_again(&mut self) {
-        self.hangs = hangs(&self.post);
+        self.hangs = self.post.hangs();
         self.lost = lost(&self.post);
     }
 
@@ -67,13 +67,6 @@ const JITTER: u64 = 0x6a69_7474;
 
 fn millis(ms: f64) -> Duration {
     Duration::try_from_secs_f64(ms / 1e3).unwrap_or(Duration::ZERO)
-}
-
-fn hangs(post: &FaultPost) -> bool {
-    let standing = post.table().in_force::<ConditionFault>();
-    standing
-        .iter()
-        .any(|(_, fault)| matches!(fault, ConditionFault::Hang {}))
 }
 
 /// Blocks of one rank that are lost; with both the larger loss counts.
@@ -147,7 +140,6 @@ impl Handler<FaultsChanged> for Rank {
 
     fn handle(&mut self, _: FaultsChanged, ctx: &mut Self::Context) {
         self.faults.look_again();
-        self.gauge.set_stuck(self.faults.hangs);
         // One that hung has a pass to end or to begin.
         self.advance(ctx);
     }

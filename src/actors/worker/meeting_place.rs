@@ -44,6 +44,7 @@ impl Worker {
         HandoffParts {
             path: self.path(Some(rank)),
             role: group.role,
+            semantics: group.engine.semantics,
             local_prefill: group.engine.role == WorkerRole::Aggregated,
             order: order(group.engine.kind),
             engine_type: group.engine.kind.word(),

@@ -514,7 +514,7 @@ impl Engine for Sglang {
         if due.is_some_and(|due| due <= self.running.step) || pages > self.free_pages || evicts {
             return None;
         }
-        let ends_at = self.clock.end(now, self.decode_time());
+        let ends_at = self.clock.end(now, now + self.decode_time());
         self.ratio.decay();
         self.free_pages -= pages;
         self.running.step += 1;
@@ -678,7 +678,7 @@ impl Sglang {
             pass.load = self.load();
             return false;
         }
-        pass.ends_at = self.clock.end(now, pass.ends_at.since(now));
+        pass.ends_at = self.clock.end(now, pass.ends_at);
         pass.load = self.load();
         self.desk.pass_ran(pass.ends_at);
         true

@@ -494,7 +494,7 @@ impl Engine for Vllm {
         }
         let lengths = self.decoding.lengths(self.pass);
         let work = self.decode_time(&DecodeBatch::all(lengths), self.used_blocks());
-        let ends_at = self.clock.end(now, work);
+        let ends_at = self.clock.end(now, now + work);
         if self.next_transfer_end().is_some_and(|at| at <= ends_at) {
             return None;
         }

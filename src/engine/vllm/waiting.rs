@@ -11,7 +11,7 @@ const GAP: i128 = 1 << 64;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
     priority: i32,
-    arrival: u64,
+    arrival: SimTime,
     order: i128,
     /// Number in the order of coming, which stays.
     number: i128,
@@ -60,9 +60,9 @@ impl Waiting {
     pub(super) fn place(&mut self, priority: i32, arrival: SimTime) -> Place {
         self.back += GAP;
         let (priority, arrival) = if self.by_priority {
-            (priority, arrival.0)
+            (priority, arrival)
         } else {
-            (0, 0)
+            (0, SimTime::ZERO)
         };
         Place {
             priority,

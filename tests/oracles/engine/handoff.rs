@@ -46,12 +46,12 @@ fn check_side(name: &str, args: &EngineDocument, role: WorkerRole, uuid: u64, ma
         let mut pass = Pass::default();
         let now;
         if let Some(command) = &step.command {
-            now = instant(step.at_ms.unwrap());
+            now = SimTime::of_ms(step.at_ms.unwrap());
             let done = command_of(engine.as_mut(), command, small_request(uuid, max_tokens), now);
             assert_eq!(done, step.result.as_deref().unwrap(), "{place}");
         } else {
             let (start, end) = step.pass.unwrap();
-            assert!(engine.step_into(instant(start), &mut pass), "{place}");
+            assert!(engine.step_into(SimTime::of_ms(start), &mut pass), "{place}");
             assert_time(&place, "end", pass.ends_at, end);
             now = pass.ends_at;
         }
@@ -204,10 +204,4 @@ pub(crate) fn check_pair(name: &str, case: &Case, expected: &Replay) {
             "{place}"
         );
     }
-}
-
-/// Recorded milliseconds, which are small and not negative.
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-pub(super) fn instant(ms: f64) -> SimTime {
-    SimTime((ms * 1e6).round() as u64)
 }

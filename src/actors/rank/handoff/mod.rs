@@ -25,17 +25,19 @@ use super::super::handoff_gauge::HandoffGauge;
 use super::super::path::ActorPath;
 use super::super::rendezvous::{Rendezvous, TransferModel, Withdraw};
 use super::{Activity, OpenStream, Rank, Timeline};
-use crate::engine::{HandoffFact, HandoffRefused, Rejected, WorkerRole};
+use crate::engine::{HandoffFact, HandoffRefused, Rejected, Semantics, WorkerRole};
 use crate::transport::intake::{Failure, Leg, Submission};
 use crate::transport::rendezvous::RendezvousLimits;
 use crate::transport::rendezvous::wire::Order;
-use crate::types::{FinishReason, RequestId, SimTime, StopRule};
+use crate::types::{FinishReason, RequestId, SimTime};
 
 /// What a rank needs for its part.
 pub(in super::super) struct HandoffParts {
     /// Actor path of the rank.
     pub(in super::super) path: ActorPath,
     pub(in super::super) role: WorkerRole,
+    /// Release whose prefill workers these are.
+    pub(in super::super) semantics: Semantics,
     /// Whether the engine of a decode rank can compute prompts itself.
     pub(in super::super) local_prefill: bool,
     /// Order of the engine; `None`: it cannot meet anybody.
@@ -185,7 +187,7 @@ impl Rank {
         let id = request.id;
         let role = self.handoffs.parts.role;
         if role == WorkerRole::Prefill {
-            request.stop = StopRule::one_token();
+            source::ask_for_one_token(&mut request, self.handoffs.parts.semantics);
         }
         let timeline = Timeline::new(&request, now);
         let taken = match (role, leg) {

@@ -10,10 +10,10 @@ use super::super::super::handoff_gauge::{OpenRoom, OpenTransfer};
 use super::super::super::rendezvous::{Held, Offer, TOOK_TOO_LONG};
 use super::super::{OpenStream, Rank};
 use super::{Between, invalid, refused, rejected};
-use crate::engine::HandoffRefused;
+use crate::engine::{HandoffRefused, Semantics};
 use crate::transport::intake::Failure;
 use crate::transport::rendezvous::Meeting;
-use crate::types::{EngineRequest, FinishReason, RequestId, SimTime};
+use crate::types::{EngineRequest, FinishReason, RequestId, SimTime, StopRule};
 
 /// A prompt computed for someone else.
 pub(super) struct Source {
@@ -46,6 +46,19 @@ pub(in super::super::super) struct SourceReleased(pub(in super::super::super) Re
 pub(in super::super::super) struct SourceFailed {
     pub(in super::super::super) id: RequestId,
     pub(in super::super::super) why: String,
+}
+
+/// A live prefill worker brings one token, whatever it is asked for: the first of a recorded answer in Dynamo 1.6.1, while
+/// 1.4.2 looks up no recordings there. It is said with the request, because an engine of 1.4.2 has no such limit of its own:
+/// in replays of that release it generates the whole answer.
+pub(super) fn ask_for_one_token(request: &mut EngineRequest, semantics: Semantics) {
+    request.stop = StopRule::one_token();
+    if let Some(planned) = request.planned.take() {
+        request.planned = match semantics {
+            Semantics::V1_6_1 => planned.first().map(|&first| [first].into()),
+            Semantics::V1_4_2 => None,
+        };
+    }
 }
 
 impl Source {
