@@ -426,7 +426,8 @@ pub struct Settings {
     #[arg(long, value_name = "GBPS")]
     pub bandwidth_g4_to_g2_gbps: Option<Finite>,
 
-    /// Publish each rank's KV events as vLLM does, too: one first port per worker, comma separated; rank r uses port + r.
+    /// Publish each rank's KV events as vLLM does, too: one first port per worker, comma separated; rank r uses port + r, and 0
+    /// is any free port.
     #[arg(long, value_name = "PORTS")]
     #[serde(default, deserialize_with = "ports")]
     pub zmq_kv_events_ports: Option<String>,
