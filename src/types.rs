@@ -4,54 +4,13 @@
 //! taken for a rank.
 
 mod prompt;
+mod time;
 
 use std::fmt;
-use std::ops::{Add, Sub};
 use std::sync::Arc;
-use std::time::Duration;
 
 pub use prompt::{IdRun, Prompt};
-
-/// A point on the engine's clock: whole nanoseconds since the clock's origin (fleet start live, zero in replay).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(transparent)]
-pub struct SimTime(pub u64);
-
-impl SimTime {
-    /// The clock's origin.
-    pub const ZERO: Self = Self(0);
-
-    /// Time from `earlier` to `self`, zero when `earlier` is later.
-    pub fn since(self, earlier: Self) -> Duration {
-        Duration::from_nanos(self.0.saturating_sub(earlier.0))
-    }
-
-    /// The instant in milliseconds, for reports.
-    #[allow(clippy::cast_precision_loss)]
-    pub fn as_ms(self) -> f64 {
-        self.0 as f64 / 1e6
-    }
-}
-
-impl Add<Duration> for SimTime {
-    type Output = Self;
-    fn add(self, span: Duration) -> Self {
-        Self(
-            self.0
-                .saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)),
-        )
-    }
-}
-
-impl Sub<Duration> for SimTime {
-    type Output = Self;
-    fn sub(self, span: Duration) -> Self {
-        Self(
-            self.0
-                .saturating_sub(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)),
-        )
-    }
-}
+pub use time::SimTime;
 
 /// Position of a worker in the fleet, from 0; it outlives restarts. Written `w17`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
@@ -143,6 +102,8 @@ pub struct EngineRequest {
     pub priority: i32,
     /// Salt of the block hashes: LoRA name and cache namespace.
     pub salt: HashSalt,
+    /// Key by which a router keeps requests together (SGLang `routing-key` order only); never empty.
+    pub routing_key: Option<Arc<str>>,
 }
 
 /// What makes equal tokens hash differently.

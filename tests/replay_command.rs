@@ -342,3 +342,40 @@ fn a_single_worker_of_1_4_2_counts_time_and_names_as_the_peer() {
         assert_eq!(first.get(key), Some(&Value::Null), "{key}");
     }
 }
+
+#[test]
+fn outputs_that_cannot_be_written_are_told_before_the_replay() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    std::fs::write(at.join("file"), "").unwrap();
+    std::fs::write(at.join("bad.json"), "{").unwrap();
+    std::fs::create_dir(at.join("taken")).unwrap();
+    // Far more work than any test waits for.
+    let long = [
+        "--input-tokens=100000",
+        "--output-tokens=100000",
+        "--request-count=4000000",
+        "--replay-concurrency=1000",
+    ];
+    for (flags, expected) in [
+        (&["--report-json=file/r.json"][..], "cannot write file/r.json"),
+        (&["--request-records=taken"], "cannot write taken"),
+        (&["--html=file/p.html"], "cannot write file/p.html"),
+        (&["--html=p.html", "--html-compare", "bad.json"], "bad.json: EOF"),
+        (
+            &["--html=p.html", "--html-compare", "none.json"],
+            "none.json: No such file",
+        ),
+    ] {
+        let output = replay(at, &[&long, flags].concat());
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(expected), "{said}");
+    }
+    let mut left: Vec<_> = std::fs::read_dir(at)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    left.sort();
+    assert_eq!(left, ["bad.json", "file", "taken"]);
+}

@@ -5,9 +5,9 @@
 use ghostfleet::engine::Semantics;
 use ghostfleet::replay::trace::{
     Lines, MooncakeOptions, MooncakeRows, MooncakeScan, NestedTimes, RequestTrace, RequestTraceReader, SharedPrefix,
-    WekaReader, read_agentic, read_applied_compute, read_mooncake,
+    TraceError, WekaCorpus, WekaFile, read_agentic, read_applied_compute, read_mooncake,
 };
-use ghostfleet::replay::{AgenticSource, Load, SessionSource, Source, StreamSource, Terminal};
+use ghostfleet::replay::{AgenticSource, Graph, IdSink, Load, SessionSource, Source, StreamSource, Terminal};
 use ghostfleet::types::SimTime;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -29,7 +29,7 @@ const SAMPLES: [&str; 7] = [
     r#"{"num_turns":2,"input_prompt_length":90,"assistant_response_length":[3,4],"tool_call_output_length":[5,6],"tool_call_latency":[0.5,1],"final_assistant_response_length":9}"#,
     r#"{"event":{"schema":"dynamo.request.trace.v1","event_type":"request_end","event_time_unix_ms":1764500000000,"agent_context":{"session_id":"s"},"request":{"request_id":"r","output_tokens":3,"total_time_ms":5.5,"replay":{"trace_block_size":64,"input_length":100,"input_sequence_hashes":[5,7]}}}}
 {"schema":"dynamo.request.trace.v1","event_type":"request_end","event_time_unix_ms":1764500000100,"agent_context":{"session_id":"c","parent_session_id":"s"},"request":{"request_id":"q","output_tokens":3,"request_received_ms":1764500000090,"replay":{"trace_block_size":64,"input_length":100,"input_sequence_hashes":[5,7]}}}"#,
-    r#"{"id":"w","models":["m"],"block_size":4,"requests":[{"type":"n","t":1.0,"model":"m","in":8,"out":3,"hash_ids":[1,2],"api_time":0.5},{"type":"subagent","t":1.6,"agent_id":"a","requests":[{"type":"s","t":1.7,"in":4,"out":0,"hash_ids":[9]}]},{"type":"n","t":3.0,"in":12,"out":3,"hash_ids":[1,2,3]}]}"#,
+    r#"{"id":"w","models":["m"],"block_size":4,"hash_id_scope":"local","requests":[{"type":"n","t":1.0,"model":"m","in":8,"out":3,"hash_ids":[1,2],"api_time":0.5},{"type":"subagent","t":1.6,"agent_id":"a","subagent_type":"k","status":"completed","requests":[{"type":"s","t":1.7,"model":"m","in":4,"out":0,"hash_ids":[9]}]},{"type":"n","t":3.0,"model":"m","in":12,"out":3,"hash_ids":[1,2,3]}]}"#,
 ];
 
 fn play(source: &mut dyn Source) {
@@ -73,7 +73,7 @@ fn read_everything(bytes: &[u8]) {
         }
     }
     let mut graphs = Vec::new();
-    graphs.extend(read_agentic(lines(), None, 16));
+    graphs.extend(read_agentic(lines(), None, 16, IdSink::default()));
     let prefix = SharedPrefix { ratio: 0.5, groups: 3 };
     if let Ok(trace) = read_applied_compute(lines(), 16, prefix) {
         play(&mut SessionSource::new(trace, Load::Concurrency(1)));
@@ -91,10 +91,7 @@ fn read_everything(bytes: &[u8]) {
         }
     }
     for nested in [NestedTimes::Auto, NestedTimes::Absolute, NestedTimes::Relative] {
-        let mut reader = WekaReader::new(None);
-        if reader.read("t", bytes).is_ok() {
-            graphs.extend(reader.finish(nested));
-        }
+        graphs.extend(weka(bytes, nested));
     }
     for graph in graphs {
         for lanes in [None, Some(1)] {
@@ -156,15 +153,27 @@ fn every_sample_is_a_workload_of_its_reader() {
         read_mooncake(MooncakeRows::new(Lines::new("t", sample.as_bytes()), options)).unwrap();
     }
     for sample in &SAMPLES[2..4] {
-        read_agentic(Lines::new("t", sample.as_bytes()), None, 16).unwrap();
+        read_agentic(Lines::new("t", sample.as_bytes()), None, 16, IdSink::default()).unwrap();
     }
     read_applied_compute(Lines::new("t", SAMPLES[4].as_bytes()), 16, SharedPrefix::default()).unwrap();
     let mut reader = RequestTraceReader::new(None, Semantics::V1_6_1);
     reader.read(Lines::new("t", SAMPLES[5].as_bytes())).unwrap();
     reader.finish().unwrap();
-    let mut reader = WekaReader::new(None);
-    reader.read("t", SAMPLES[6].as_bytes()).unwrap();
-    reader.finish(NestedTimes::Auto).unwrap();
+    weka(SAMPLES[6].as_bytes(), NestedTimes::Auto).unwrap();
+}
+
+fn weka(bytes: &[u8], nested: NestedTimes) -> Result<Graph, TraceError> {
+    let file = WekaFile {
+        shown: "t".into(),
+        relative: "t".into(),
+        several: true,
+        bytes: bytes.len() as u64,
+    };
+    let mut corpus = WekaCorpus::new(None);
+    corpus.scan(&file, bytes)?;
+    let mut reader = corpus.settle(nested, IdSink::default())?;
+    reader.read(&file, bytes)?;
+    reader.finish()
 }
 
 proptest! {

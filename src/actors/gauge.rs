@@ -1,11 +1,13 @@
 //! Figures of one rank that anyone may read at any time: written by the rank's actor after each pass with relaxed
 //! stores, so that a snapshot never waits for a busy or hung actor.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::transport::event_plane::former::Former;
 use crate::types::{Load, SimTime};
 
 /// Upper bounds of the lateness buckets, microseconds; the last bucket is open.
@@ -41,6 +43,8 @@ pub struct RankGauge {
     due_at: AtomicU64,
     /// When the rank has loaded and runs its first pass, ns.
     starts_at: AtomicU64,
+    /// Blocks that it has had.
+    former: Arc<Former>,
 }
 
 /// A rank that is this late with a pass, or with the requests in its mailbox, is overdue.
@@ -131,6 +135,11 @@ pub struct RankSnapshot {
 }
 
 impl RankGauge {
+    /// Where the rank's blocks go when it has them no more.
+    pub(super) fn former(&self) -> Arc<Former> {
+        Arc::clone(&self.former)
+    }
+
     pub(super) fn set_load(&self, load: &Load, streams: usize) {
         self.running.store(load.running, Relaxed);
         self.waiting.store(load.waiting, Relaxed);
@@ -149,13 +158,13 @@ impl RankGauge {
     /// The rank takes a request.
     pub(super) fn count_request(&self, now: SimTime) {
         self.requests.fetch_add(1, Relaxed);
-        self.turn_at.store(now.0, Relaxed);
+        self.turn_at.store(now.to_bits(), Relaxed);
     }
 
     /// A request is in the rank's mailbox.
     pub(super) fn count_posted(&self, now: SimTime) {
         if self.posted.fetch_add(1, Relaxed) <= self.requests.load(Relaxed) {
-            self.posted_at.store(now.0, Relaxed);
+            self.posted_at.store(now.to_bits(), Relaxed);
         }
     }
 
@@ -167,22 +176,22 @@ impl RankGauge {
 
     /// No pass runs before that.
     pub(super) fn set_starts_at(&self, starts_at: SimTime) {
-        self.starts_at.store(starts_at.0, Relaxed);
+        self.starts_at.store(starts_at.to_bits(), Relaxed);
     }
 
     /// Whether the rank still loads: requests wait, and nothing is overdue.
     pub fn loads(&self, now: SimTime) -> bool {
-        now < SimTime(self.starts_at.load(Relaxed))
+        now < SimTime::from_bits(self.starts_at.load(Relaxed))
     }
 
     /// A pass runs until then.
     pub(super) fn set_due(&self, ends_at: SimTime) {
-        self.due_at.store(ends_at.0, Relaxed);
+        self.due_at.store(ends_at.to_bits(), Relaxed);
     }
 
     /// Whether the rank's actor does not do what it should have done long ago.
     pub fn is_overdue(&self, now: SimTime) -> bool {
-        let overdue = |since: u64| now > SimTime(since) + HUNG_AFTER;
+        let overdue = |since: u64| now > SimTime::from_bits(since) + HUNG_AFTER;
         let due_at = self.due_at.load(Relaxed);
         let turn_at = self.posted_at.load(Relaxed).max(self.turn_at.load(Relaxed));
         let has_mail = self.posted.load(Relaxed) > self.requests.load(Relaxed);
@@ -211,7 +220,7 @@ impl RankGauge {
     /// A pass is over at `now`.
     pub(super) fn count_pass(&self, tokens: u64, now: SimTime) {
         self.due_at.store(0, Relaxed);
-        self.turn_at.store(now.0, Relaxed);
+        self.turn_at.store(now.to_bits(), Relaxed);
         self.passes.fetch_add(1, Relaxed);
         self.tokens.fetch_add(tokens, Relaxed);
     }
@@ -290,7 +299,7 @@ mod tests {
     use super::*;
 
     fn at(ms: u64) -> SimTime {
-        SimTime(ms * 1_000_000)
+        SimTime::of_nanos(ms * 1_000_000)
     }
 
     #[test]

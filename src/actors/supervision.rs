@@ -165,7 +165,7 @@ mod tests {
             max_backoff: Duration::from_millis(350),
         };
         let mut restarts = Restarts::default();
-        let at = |s: u64| SimTime(s * 1_000_000_000);
+        let at = |s: u64| SimTime::of_nanos(s * 1_000_000_000);
         let waits: Vec<_> = (1..=4).map(|s| restarts.on_death(&policy, at(s))).collect();
         let ms = |ms| Verdict::RestartAfter(Duration::from_millis(ms));
         assert_eq!(waits, [ms(100), ms(200), ms(350), Verdict::GiveUp]);
@@ -178,7 +178,7 @@ mod tests {
     fn what_is_told_of_a_death_moves_with_the_clock() {
         let policy = RestartPolicy::default();
         let mut restarts = Restarts::default();
-        let at = |ms: u64| SimTime(ms * 1_000_000);
+        let at = |ms: u64| SimTime::of_nanos(ms * 1_000_000);
         restarts.on_death(&policy, at(10_000));
         restarts.on_death(&policy, at(30_000));
         let who = ("w1/r0".to_owned(), Cause::Panicked);

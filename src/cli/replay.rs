@@ -214,10 +214,13 @@ pub struct ReplayArgs {
         help_heading = "Beyond dynamo.replay"
     )]
     pub planner_log: Option<PathBuf>,
-    /// Deal the plays of an agentic trace to so many lanes, one play at a time in each.
+    /// Deal the plays of a trace of request graphs to so many lanes, at least 1, one play at a time in each: a lane
+    /// takes the next play when its own has nothing left to do. Only with --trace-format `agentic_mooncake`, weka, and
+    /// dynamo where requests belong to agents; they are never played with --replay-concurrency.
     #[arg(long, value_name = "N", help_heading = "Beyond dynamo.replay")]
     pub agentic_lanes: Option<usize>,
-    /// How long a cache change takes to reach the KV router, ms.
+    /// How long a cache change takes to reach the KV router, ms, from 0 on; ends of requests are heard at once. Only
+    /// with --router-mode `kv_router` and --replay-mode offline.
     #[arg(
         long,
         value_name = "MS",

@@ -287,7 +287,7 @@ mod tests {
 
     #[test]
     fn requests_are_noted_once_somebody_wants_to_know() {
-        let journal = Journal::new(|| SimTime(7));
+        let journal = Journal::new(|| SimTime::of_nanos(7));
         let worker = Addressee::Worker(WorkerId(3));
         journal.note_arrival(worker, "early");
         journal.follow_requests();
@@ -306,7 +306,7 @@ mod tests {
 
     #[test]
     fn draws_do_not_push_out_news_and_pages_follow_on() {
-        let journal = Journal::new(|| SimTime(5_000_000));
+        let journal = Journal::new(|| SimTime::of_nanos(5_000_000));
         journal.note(Event::Removed { id: FaultId(1) });
         for draw in 0..2 * KEPT as u64 {
             journal.note(Event::Drawn {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::cli::{PredictArgs, PredictionFormat};
 use crate::replay::{Control, NamedReport, Report, render_html, render_table};
-use crate::replay_run::tell_rejections;
+use crate::replay_run::{RunError, destination, tell_rejections};
 
 use super::{PredictError, predict, yaml};
 
@@ -123,10 +123,11 @@ pub(crate) fn print(out: &mut dyn Write, text: &str) -> Result<(), PredictError>
     printed.map_err(|error| PredictError::Write("standard output".into(), error))
 }
 
-/// Predicts, writes `prediction.json` and, where wanted, `requests.jsonl`, and prints the result to `out`.
+/// Predicts, writes `prediction.json` and, where wanted, `requests.jsonl`, and prints the result to `out`. Ctrl-C ends the
+/// run early with results marked as partial.
 ///
 /// # Errors
-/// As [`predict`], and files that cannot be written.
+/// As [`predict`], files that cannot be written, and [`RunError::Interrupted`] after partial results.
 pub fn run(args: &PredictArgs, out: &mut dyn Write) -> Result<(), PredictError> {
     let shared = &args.shared;
     let document = yaml::load(&shared.config, &shared.overrides)?;
@@ -135,6 +136,9 @@ pub fn run(args: &PredictArgs, out: &mut dyn Write) -> Result<(), PredictError> 
         &["prediction.json", "requests.jsonl"],
         shared.overwrite,
     )?;
+    if let Some(html) = &args.html {
+        destination::check(html)?;
+    }
     let stop = stop_flag()?;
     let records = results.path("requests.jsonl");
     let started = Instant::now();
@@ -150,9 +154,6 @@ pub fn run(args: &PredictArgs, out: &mut dyn Write) -> Result<(), PredictError> 
         }
     };
     let (_, report) = predict(document, shared.stack, adjust, observe)?;
-    if report.partial {
-        return Err(PredictError::Interrupted);
-    }
     let wall_ms = started.elapsed().as_secs_f64() * 1e3;
     let found = prediction(&report, wall_ms, args.capture_per_request);
     results.clear("requests.jsonl")?;
@@ -171,8 +172,8 @@ pub fn run(args: &PredictArgs, out: &mut dyn Write) -> Result<(), PredictError> 
             name: shared.config.display().to_string(),
             report: found["summary"].clone(),
         };
-        fs::write(path, render_html("ghostfleet predict", &[run]))
-            .map_err(|error| PredictError::Write(path.display().to_string(), error))?;
+        let page = render_html("ghostfleet predict", &[run]);
+        destination::write(path, |out| out.write_all(page.as_bytes()))?;
     }
     match shared.format {
         PredictionFormat::Json => print(out, &format!("{found:#}\n"))?,
@@ -184,6 +185,10 @@ pub fn run(args: &PredictArgs, out: &mut dyn Write) -> Result<(), PredictError> 
                 results.path("prediction.json").display()
             ),
         )?,
+    }
+    if report.partial {
+        let path = results.path("prediction.json").display().to_string();
+        return Err(RunError::Interrupted(path).into());
     }
     Ok(tell_rejections(&report)?)
 }

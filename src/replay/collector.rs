@@ -35,6 +35,8 @@ pub(crate) struct Collector {
     records: Option<Vec<(SimTime, RequestRecord)>>,
     dp_size: u32,
     block_size: u32,
+    /// Requests are routed to the decode side first.
+    decode_first: bool,
 }
 
 /// A completed request, in the words of a policy's window.
@@ -57,8 +59,10 @@ impl Collector {
         self.sla = sla;
     }
 
-    /// Keeps a record of every request of a fleet with so many ranks per worker and tokens per block.
-    pub(crate) fn keep_records(&mut self, dp_size: u32, block_size: u32) {
+    /// Keeps a record of every request of a fleet with so many ranks per worker and tokens per block, whose decode side may
+    /// be asked first.
+    pub(crate) fn keep_records(&mut self, dp_size: u32, block_size: u32, decode_first: bool) {
+        self.decode_first = decode_first;
         self.dp_size = dp_size;
         self.block_size = block_size;
         self.records = Some(Vec::new());
@@ -106,14 +110,14 @@ impl Collector {
         let Some(first) = flight.first_token else {
             return Some(sample);
         };
-        let ttft = ms(first.0 - flight.arrival.0);
-        let e2e = ms(flight.last_token.0 - flight.arrival.0);
+        let ttft = first.ms_since(flight.arrival);
+        let e2e = flight.last_token.ms_since(flight.arrival);
         self.ttft_ms.push(ttft);
         self.e2e_ms.push(e2e);
         if let Some(second) = flight.second_token {
-            self.ttst_ms.push(ms(second.0 - first.0));
+            self.ttst_ms.push(second.ms_since(first));
         }
-        let tpot = (flight.tokens > 1).then(|| ms(flight.last_token.0 - first.0) / f64::from(flight.tokens - 1));
+        let tpot = (flight.tokens > 1).then(|| flight.last_token.ms_since(first) / f64::from(flight.tokens - 1));
         self.tpot_ms.extend(tpot);
         (sample.ttft_ms, sample.tpot_ms) = (Some(ttft), tpot);
         if self.sla.is_met(ttft, e2e, flight.tokens) {
@@ -132,13 +136,14 @@ impl Collector {
         let tokens = flight.first_token.map(|first| (first, flight.last_token));
         let itl = tokens
             .filter(|_| flight.tokens > 1)
-            .map(|(first, last)| ms(last.0 - first.0) / f64::from(flight.tokens - 1));
+            .map(|(first, last)| last.ms_since(first) / f64::from(flight.tokens - 1));
         let handoff = flight.handoff.as_deref();
         let index = |target: Target| target.worker * self.dp_size + target.rank;
         let target = flight.route.target;
         let first_route = handoff.map_or(&flight.route, |handoff| &handoff.route);
         let block_size = self.block_size;
         let overlap_tokens = |route: &RouteLog| route.overlap.map_or(0, |(selected, _)| selected * block_size);
+        let routing = |pool, route| routing(pool, route, self.dp_size, block_size);
         let record = RequestRecord {
             session_id: Some(source.session_name(tag)),
             turn_index: Some(flight.turn.turn),
@@ -151,11 +156,11 @@ impl Collector {
             terminal_time_ms: now.as_ms(),
             first_token_ms: time(flight.first_token),
             last_token_ms: tokens.map(|(_, last)| last.as_ms()),
-            ttft_ms: tokens.map(|(first, _)| ms(first.0 - flight.arrival.0)),
+            ttft_ms: tokens.map(|(first, _)| first.ms_since(flight.arrival)),
             ttst_ms: tokens
                 .zip(flight.second_token)
-                .map(|((first, _), second)| ms(second.0 - first.0)),
-            e2e_latency_ms: tokens.map(|(_, last)| ms(last.0 - flight.arrival.0)),
+                .map(|((first, _), second)| second.ms_since(first)),
+            e2e_latency_ms: tokens.map(|(_, last)| last.ms_since(flight.arrival)),
             itl_ms: itl,
             input_length: flight.turn.input_tokens,
             requested_output_length: flight.turn.output_tokens,
@@ -179,11 +184,14 @@ impl Collector {
             selected_overlap_blocks: first_route.overlap.map(|(selected, _)| selected),
             best_available_overlap_blocks: first_route.overlap.map(|(_, best)| best),
             routing_history: match handoff {
-                None => vec![routing("aggregated", &flight.route, block_size)],
-                Some(handoff) => vec![
-                    routing("prefill", &handoff.route, block_size),
-                    routing("decode", &flight.route, block_size),
-                ],
+                None => vec![routing("agg", &flight.route)],
+                Some(handoff) => {
+                    let mut routes = vec![routing("prefill", &handoff.route), routing("decode", &flight.route)];
+                    if self.decode_first {
+                        routes.reverse();
+                    }
+                    routes
+                }
             },
             admission_history: admissions(flight),
             admission_count: flight.admissions,
@@ -221,10 +229,10 @@ fn outcome(route: &RouteLog) -> &'static str {
 
 /// Time in a router's queue.
 fn wait_ms(route: &RouteLog) -> f64 {
-    route.sent.map_or(0.0, |sent| ms(sent.0 - route.asked.0))
+    route.sent.map_or(0.0, |sent| sent.ms_since(route.asked))
 }
 
-fn routing(pool: &'static str, route: &RouteLog, block_size: u32) -> RoutingRecord {
+fn routing(pool: &'static str, route: &RouteLog, dp_size: u32, block_size: u32) -> RoutingRecord {
     RoutingRecord {
         pool,
         outcome: outcome(route),
@@ -232,7 +240,7 @@ fn routing(pool: &'static str, route: &RouteLog, block_size: u32) -> RoutingReco
         released_at_ms: route.sent.filter(|_| route.queued).map(SimTime::as_ms),
         queue_wait_ms: wait_ms(route),
         logical_worker_id: route.target.map(|target| target.worker),
-        scheduler_id: route.target.map(|target| target.worker),
+        scheduler_id: route.target.map(|target| target.worker * dp_size + target.rank),
         dp_rank: route.target.map(|target| target.rank),
         reported_overlap_tokens: route.overlap.map_or(0, |(selected, _)| selected * block_size),
         selected_overlap_blocks: route.overlap.map(|(selected, _)| selected),
@@ -255,7 +263,7 @@ fn admissions(flight: &Flight) -> Vec<AdmissionRecord> {
             pool: match (admission.prefill, flight.handoff.is_some()) {
                 (true, _) => "prefill",
                 (false, true) => "decode",
-                (false, false) => "aggregated",
+                (false, false) => "agg",
             },
             at_ms: admission.at.as_ms(),
             reused_input_tokens: admission.reused,

@@ -12,7 +12,7 @@ use crate::types::{Prompt, SimTime, Token, Tokens};
 
 use super::held::HeldPrompt;
 use super::record::Terminal;
-use super::sessions::{Load, instant};
+use super::sessions::Load;
 use super::source::{Source, Turn};
 use super::trace::{FoundTurn, TraceError, TurnFile};
 
@@ -96,7 +96,7 @@ impl<F: TurnFile> FileSource<F> {
         match self.file.fetch(turn, None) {
             Ok(found) => {
                 let ms = (found.timestamp.unwrap_or(0.0) - self.file.earliest_ms()) / self.speedup();
-                self.next = Some((instant(ms), turn, found));
+                self.next = Some((SimTime::of_ms(ms), turn, found));
             }
             Err(error) => self.failure = Some(error),
         }
@@ -201,8 +201,8 @@ impl<F: TurnFile> Source for FileSource<F> {
         }
         match self.file.fetch(next, flying.last_seen) {
             Ok(found) => {
-                let delay = instant(found.delay_ms / self.speedup()).since(SimTime::ZERO);
-                self.due.push(Reverse((now + delay, session, next)));
+                let due = now.after_ms(found.delay_ms / self.speedup());
+                self.due.push(Reverse((due, session, next)));
                 self.read.insert(next, found);
             }
             Err(error) => {

@@ -50,8 +50,8 @@ pub(crate) struct Worker {
     pub(crate) started: SimTime,
     /// Requests that it was given and that have not left it.
     pub(crate) assigned: usize,
-    /// Commands of handoffs that wait for the end of the pass, with the order in which they were given.
-    pub(crate) commands: VecDeque<(u64, Command)>,
+    /// Commands of handoffs that wait for the end of the pass.
+    pub(crate) commands: VecDeque<Command>,
 }
 
 /// A command of a handoff that an engine takes between passes only.

@@ -49,8 +49,8 @@ pub(crate) struct RouteLog {
     pub(crate) target: Option<Target>,
     /// Overlap of the chosen target and the best one, blocks.
     pub(crate) overlap: Option<(u32, u32)>,
-    /// Router that decided.
-    pub(crate) replica: u32,
+    /// Router that decided, where there are several.
+    pub(crate) replica: Option<u32>,
 }
 
 /// One admission to a running batch.
@@ -66,6 +66,8 @@ pub(crate) struct AdmissionLog {
 /// Progress of a request through a disaggregated fleet.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Handoff {
+    /// Number of the request among all that arrived.
+    pub(crate) ordinal: u64,
     /// Way to the prefill worker.
     pub(crate) route: RouteLog,
     pub(crate) prefill_admit: Option<SimTime>,
@@ -85,7 +87,7 @@ pub(crate) struct Handoff {
 
 impl RouteLog {
     /// The router decided `now`.
-    pub(crate) fn decided(&mut self, target: Target, overlap: Option<(u32, u32)>, replica: u32, now: SimTime) {
+    pub(crate) fn decided(&mut self, target: Target, overlap: Option<(u32, u32)>, replica: Option<u32>, now: SimTime) {
         self.sent = Some(now);
         self.target = Some(target);
         self.overlap = overlap;
@@ -115,6 +117,7 @@ impl Flight {
             planned: self.turn.planned.clone(),
             priority: 0,
             salt: HashSalt::default(),
+            routing_key: None,
         }
     }
 
@@ -184,6 +187,14 @@ impl Flights {
         let (at, generation) = Self::split(id);
         let (current, flight) = self.slots.get_mut(at)?;
         flight.as_mut().filter(|_| *current == generation)
+    }
+
+    /// Takes out all of them.
+    pub(crate) fn take_all(&mut self) -> Vec<(u64, Flight)> {
+        self.count = 0;
+        let slots = (0_u64..).zip(std::mem::take(&mut self.slots));
+        let named = slots.filter_map(|(at, (generation, flight))| Some((u64::from(generation) << 32 | at, flight?)));
+        named.collect()
     }
 
     pub(crate) fn remove(&mut self, id: u64) -> Option<Flight> {

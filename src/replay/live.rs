@@ -126,7 +126,7 @@ impl LiveRun {
     #[must_use]
     pub fn with_records(mut self) -> Self {
         let spec = &self.serving.spec;
-        self.collector.keep_records(spec.dp_size, spec.engine.block_size);
+        self.collector.keep_records(spec.dp_size, spec.engine.block_size, false);
         self
     }
 
@@ -379,7 +379,11 @@ impl LiveRun {
         flight.second_token = answer.tokens.get(1).copied();
         flight.last_token = answer.tokens.last().copied().unwrap_or_default();
         flight.tokens = u32::try_from(answer.tokens.len()).unwrap_or(u32::MAX);
-        flight.gaps = answer.tokens.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
+        flight.gaps = answer
+            .tokens
+            .windows(2)
+            .map(|pair| pair[1].nanos_since(pair[0]))
+            .collect();
         let terminal = if answer.completed {
             self.collector.completed(&flight, at);
             Terminal::Completed

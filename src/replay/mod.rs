@@ -37,7 +37,8 @@ mod timeline;
 pub mod trace;
 
 pub use agentic::{
-    AgenticRequest, AgenticSource, Dependency, Graph, GraphError, GraphOrigin, GraphSummary, Relation, Trigger,
+    AgenticRequest, AgenticSource, Dependency, Graph, GraphError, GraphOrigin, GraphSummary, HashIds, IdSink, IdStore,
+    ReadAt, Relation, Trigger,
 };
 pub use curves::Curves;
 pub use file_source::from_file;

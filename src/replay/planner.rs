@@ -252,7 +252,7 @@ mod tests {
         window.completed(100, 10, Some(20.0), Some(2.0));
         window.completed(300, 1, Some(0.0), None);
         window.placed(1, 4);
-        let traffic = window.close(SimTime(500_000_000));
+        let traffic = window.close(SimTime::of_nanos(500_000_000));
         assert_eq!((traffic.num_req, traffic.shape_count, traffic.ttft_count), (3, 2, 1));
         let means = (
             traffic.avg_isl,
@@ -263,7 +263,7 @@ mod tests {
         assert_eq!(means, (200.0, 5.5, 20.0, 2.0));
         assert_eq!((traffic.duration_s, traffic.avg_kv_hit_rate), (0.5, 0.25));
         assert_eq!(traffic.avg_accept_length, None);
-        assert_eq!(window.close(SimTime(500_000_000)), Traffic::default());
+        assert_eq!(window.close(SimTime::of_nanos(500_000_000)), Traffic::default());
     }
 
     #[test]

@@ -85,7 +85,7 @@ pub struct RoutingRecord {
     pub selected_overlap_blocks: Option<u32>,
     pub best_available_overlap_blocks: Option<u32>,
     pub overlap_regret_blocks: Option<u32>,
-    pub placement_replica_id: u32,
+    pub placement_replica_id: Option<u32>,
 }
 
 /// One admission to a running batch.

@@ -290,8 +290,8 @@ impl Report {
 /// Plays, their outcomes and how long they took, which only completed ones tell.
 fn add_trajectories(report: &mut Map<String, Value>, trajectories: &[Trajectory]) {
     let completed = trajectories.iter().filter(|play| play.over && play.failure.is_none());
-    let spans = completed.filter_map(|play| Some(play.ended?.since(play.started?)));
-    let mut latencies: Vec<f64> = spans.map(|span| span.as_secs_f64() * 1e3).collect();
+    let spans = completed.filter_map(|play| Some(play.ended?.ms_since(play.started?)));
+    let mut latencies: Vec<f64> = spans.collect();
     let outcomes: Vec<Value> = trajectories.iter().map(play_outcome).collect();
     report.insert("agentic_play_outcomes".into(), outcomes.into());
     report.insert("total_trajectories".into(), trajectories.len().into());

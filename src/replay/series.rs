@@ -109,10 +109,11 @@ impl Series {
     /// Takes in a request that completed at `now`.
     pub(crate) fn completed(&mut self, flight: &Flight, now: SimTime) {
         let Some(admitted) = flight.first_admit else { return };
-        self.reach(now.0);
+        self.reach(now.as_nanos());
         let width = self.width;
         let bucket = |at: u64| usize::try_from(at / width).unwrap_or(BUCKETS - 1).min(BUCKETS - 1);
-        let (arrival, admitted, now) = (flight.arrival.0.min(admitted.0), admitted.0, now.0);
+        let arrival = flight.arrival.min(admitted).as_nanos();
+        let (admitted, now) = (admitted.as_nanos(), now.as_nanos());
         self.waiting.span(width, arrival, admitted, 1.0);
         self.running.span(width, admitted, now, 1.0);
         self.completed.point(bucket(now), 1.0);
@@ -120,10 +121,10 @@ impl Series {
         self.reused.point(bucket(admitted), f64::from(flight.first_reused));
         if let Some(first) = flight.first_token {
             let later = f64::from(flight.tokens.saturating_sub(1));
-            let last = flight.last_token.0;
-            self.output.point(bucket(first.0), f64::from(flight.tokens.min(1)));
-            if last > first.0 {
-                self.output.span(width, first.0, last, later / (last - first.0) as f64);
+            let (first, last) = (first.as_nanos(), flight.last_token.as_nanos());
+            self.output.point(bucket(first), f64::from(flight.tokens.min(1)));
+            if last > first {
+                self.output.span(width, first, last, later / (last - first) as f64);
             } else {
                 self.output.point(bucket(last), later);
             }
@@ -133,7 +134,9 @@ impl Series {
             if self.workers.len() <= row {
                 self.workers.resize_with(row + 1, Track::default);
             }
-            let since = flight.dispatched.map_or(admitted, |dispatched| dispatched.0.min(now));
+            let since = flight
+                .dispatched
+                .map_or(admitted, |dispatched| dispatched.as_nanos().min(now));
             self.workers[row].span(width, since, now, 1.0);
         }
     }
@@ -209,7 +212,7 @@ mod tests {
             tag: 0,
             session: 0,
             turn: 0,
-            arrival: SimTime(arrival),
+            arrival: SimTime::of_nanos(arrival),
             input_tokens: 10,
             output_tokens: 5,
             planned: None,
@@ -217,11 +220,11 @@ mod tests {
             strict_priority: 0,
             policy_class: None,
         };
-        let mut flight = Flight::new(turn, SimTime(arrival), SimTime(arrival));
-        flight.dispatched = Some(SimTime(arrival));
-        flight.first_admit = Some(SimTime(admit));
-        flight.first_token = Some(SimTime(first));
-        flight.last_token = SimTime(last);
+        let mut flight = Flight::new(turn, SimTime::of_nanos(arrival), SimTime::of_nanos(arrival));
+        flight.dispatched = Some(SimTime::of_nanos(arrival));
+        flight.first_admit = Some(SimTime::of_nanos(admit));
+        flight.first_token = Some(SimTime::of_nanos(first));
+        flight.last_token = SimTime::of_nanos(last);
         flight.tokens = 5;
         flight.first_reused = 4;
         flight.route.target = Some(Target { worker, rank: 0 });
@@ -236,7 +239,7 @@ mod tests {
     fn a_life_is_spread_over_the_buckets_it_spans() {
         let mut series = Series::default();
         let life = flight(MS / 2, 2 * MS + MS / 2, 3 * MS + MS / 2, 5 * MS + MS / 2, 1);
-        series.completed(&life, SimTime(5 * MS + MS / 2));
+        series.completed(&life, SimTime::of_nanos(5 * MS + MS / 2));
         let json = series.to_json();
         assert_eq!(json["waiting_requests"], json!([0.5, 1.0, 0.5, 0.0, 0.0, 0.0]));
         assert_eq!(json["running_requests"], json!([0.0, 0.0, 0.5, 1.0, 1.0, 1.0]));
@@ -260,7 +263,7 @@ mod tests {
             let start = at * 7 * MS;
             series.completed(
                 &flight(start, start + MS, start + 2 * MS, start + 9 * MS, 0),
-                SimTime(start + 9 * MS),
+                SimTime::of_nanos(start + 9 * MS),
             );
         }
         let json = series.to_json();

@@ -3,7 +3,6 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -210,16 +209,6 @@ pub struct SessionSource {
     histories: HashMap<u32, Vec<Token>, FxBuildHasher>,
 }
 
-/// Milliseconds as virtual time, rounded to nanoseconds; never negative.
-pub(crate) fn instant(ms: f64) -> SimTime {
-    SimTime::ZERO + span(ms)
-}
-
-fn span(ms: f64) -> Duration {
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    Duration::from_nanos((ms * 1e6).round().max(0.0) as u64)
-}
-
 impl SessionSource {
     /// Plays `trace` under `load`. Time stamps are shifted so that the earliest is 0.
     pub fn new(mut trace: SessionTrace, load: Load) -> Self {
@@ -277,7 +266,7 @@ impl SessionSource {
     }
 
     fn start_of(&self, tag: u32) -> SimTime {
-        instant(self.trace.turns[tag as usize].time_ms)
+        SimTime::of_ms(self.trace.turns[tag as usize].time_ms)
     }
 }
 
@@ -339,7 +328,7 @@ impl Source for SessionSource {
             return;
         }
         let delay = self.trace.turns[row.next as usize].time_ms;
-        self.due.push(Reverse((now + span(delay), row.session, row.next)));
+        self.due.push(Reverse((now.after_ms(delay), row.session, row.next)));
     }
 
     fn write_prompt(&self, tag: u32, prompt: &mut Vec<Token>) {

@@ -12,7 +12,7 @@ use crate::types::{Prompt, SimTime, Token};
 
 use super::held::HeldPrompt;
 use super::record::Terminal;
-use super::sessions::{Load, instant};
+use super::sessions::Load;
 use super::source::{Source, Turn};
 use super::trace::{MooncakeRow, MooncakeRows, MooncakeScan, TraceError};
 
@@ -77,7 +77,7 @@ impl<R: BufRead> StreamSource<R> {
                 self.next = row.map(|row| {
                     let at = match self.load {
                         Load::Timestamps { speedup } => {
-                            instant((row.timestamp.unwrap_or(0.0) - self.scan.earliest_ms) / speedup)
+                            SimTime::of_ms((row.timestamp.unwrap_or(0.0) - self.scan.earliest_ms) / speedup)
                         }
                         Load::Concurrency(_) => SimTime::ZERO,
                     };

@@ -216,9 +216,7 @@ impl SimpleSource {
     }
 
     fn advance(&mut self) {
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-        let nanoseconds = (self.gaps.next_ms() / self.spec.speedup * 1e6).round() as u64;
-        self.next_at = SimTime(nanoseconds);
+        self.next_at = SimTime::of_ms(self.gaps.next_ms() / self.spec.speedup);
     }
 }
 

@@ -59,7 +59,7 @@ impl Timeline {
             self.counted += i64::from(entry.change);
             let requests = u64::try_from(self.counted).unwrap_or(0);
             if requests > 0 {
-                settled(entry.end.0 - self.before.0, requests);
+                settled(entry.end.nanos_since(self.before), requests);
             }
             self.before = entry.end;
             self.base += 1;
@@ -122,7 +122,8 @@ mod tests {
     fn gaps_are_counted_once_per_completed_request_that_spans_them() {
         let mut gaps = Vec::new();
         let mut line = Timeline::default();
-        let mut push = |line: &mut Timeline, end| line.push(SimTime(end), |gap, requests| gaps.push((gap, requests)));
+        let mut push =
+            |line: &mut Timeline, end| line.push(SimTime::of_nanos(end), |gap, requests| gaps.push((gap, requests)));
         push(&mut line, 10);
         let a = line.open();
         push(&mut line, 15);
@@ -141,11 +142,14 @@ mod tests {
     fn only_passes_that_someone_may_refer_to_are_kept() {
         let mut line = Timeline::default();
         for end in 1..1000 {
-            line.push(SimTime(end), |_, _| {});
+            line.push(SimTime::of_nanos(end), |_, _| {});
             assert_eq!(line.entries.len(), 1);
         }
         let first = line.open();
-        (1000..1010).for_each(|end| line.push(SimTime(end), |_, _| {}));
-        assert_eq!((line.entries.len(), line.end(first)), (11, Some(SimTime(999))));
+        (1000..1010).for_each(|end| line.push(SimTime::of_nanos(end), |_, _| {}));
+        assert_eq!(
+            (line.entries.len(), line.end(first)),
+            (11, Some(SimTime::of_nanos(999)))
+        );
     }
 }

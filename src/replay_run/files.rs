@@ -1,12 +1,14 @@
 //! Trace files.
 
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, BufWriter};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use flate2::bufread::MultiGzDecoder;
 
 use crate::replay::trace::{Lines, TraceError};
+use crate::replay::{IdSink, ReadAt};
 
 /// Bytes read at a time from begin to end.
 const BUFFER: usize = 1 << 20;
@@ -112,11 +114,41 @@ impl io::Seek for Place {
 
 fn unpack(path: &Path) -> io::Result<File> {
     let mut packed = MultiGzDecoder::new(BufReader::with_capacity(BUFFER, File::open(path)?));
-    let place = std::env::temp_dir().join(format!("ghostfleet-trace-{}", uuid::Uuid::new_v4().simple()));
-    let mut file = File::options().read(true).write(true).create_new(true).open(&place)?;
-    fs::remove_file(&place)?;
+    let mut file = nameless()?;
     io::copy(&mut packed, &mut file)?;
     Ok(file)
+}
+
+/// A temporary file that goes with its last reader.
+fn nameless() -> io::Result<File> {
+    let place = std::env::temp_dir().join(format!("ghostfleet-trace-{}", uuid::Uuid::new_v4().simple()));
+    let file = File::options().read(true).write(true).create_new(true).open(&place)?;
+    fs::remove_file(&place)?;
+    Ok(file)
+}
+
+/// Where the hash ids of a graph go while its traces are read: memory, or a temporary file where the traces are large.
+pub(super) fn id_sink(paths: &[PathBuf]) -> Result<IdSink, TraceError> {
+    if !are_large(paths) {
+        return Ok(IdSink::default());
+    }
+    let files = || -> io::Result<(File, File)> {
+        let file = nameless()?;
+        Ok((file.try_clone()?, file))
+    };
+    let (writer, reader) = files().map_err(|source| failed(&std::env::temp_dir(), source))?;
+    let writer = Box::new(BufWriter::with_capacity(BUFFER, writer));
+    Ok(IdSink::away(writer, Arc::new(Spool(reader))))
+}
+
+/// A temporary file with the hash ids of a graph.
+#[derive(Debug)]
+struct Spool(File);
+
+impl ReadAt for Spool {
+    fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+        std::os::unix::fs::FileExt::read_exact_at(&self.0, into, at)
+    }
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //!
 //! [`execute`] runs what the flags say and returns the report; [`run`] adds the terminal and the files.
 
+pub(crate) mod destination;
 mod files;
 mod graphs;
 mod mooncake;
@@ -10,6 +11,7 @@ mod plan;
 mod planner;
 mod pools;
 mod progress;
+mod weka;
 mod workload;
 
 use crate::cli::ReplayArgs;

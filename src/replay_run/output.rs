@@ -1,8 +1,7 @@
 //! Terminal and files.
 
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +12,7 @@ use serde_json::Value;
 use crate::cli::ReplayArgs;
 use crate::replay::{Control, NamedReport, Progress, Report, render_html, render_table};
 
+use super::destination;
 use super::progress::Meter;
 use super::{RunError, execute};
 
@@ -34,6 +34,16 @@ pub fn run_with(
     replay: impl FnOnce(&ReplayArgs, &mut dyn FnMut(Progress) -> Control) -> Result<Report, RunError>,
 ) -> Result<(), RunError> {
     let path = report_path(args.report_json.as_deref());
+    let outputs = [
+        Some(&path),
+        args.report_jsonl.as_ref(),
+        args.request_records.as_ref(),
+        args.html.as_ref(),
+    ];
+    for output in outputs.into_iter().flatten() {
+        destination::check(output)?;
+    }
+    let mut runs = compared(&args.html_compare)?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         let handlers = signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))
@@ -53,7 +63,7 @@ pub fn run_with(
     let report = result?;
     let wall_ms = meter.elapsed().as_secs_f64() * 1e3;
     let summary = report.to_json(wall_ms);
-    write_file(&path, |out| {
+    destination::write(&path, |out| {
         serde_json::to_writer_pretty(&mut *out, &summary)?;
         out.write_all(b"\n")
     })?;
@@ -61,7 +71,12 @@ pub fn run_with(
         write_records(records, &report)?;
     }
     if let Some(html) = &args.html {
-        write_html(html, &args.html_compare, &path, summary)?;
+        runs.push(summary);
+        let paths: Vec<&Path> = args.html_compare.iter().chain([&path]).map(PathBuf::as_path).collect();
+        let named = names(&paths).into_iter().zip(runs);
+        let runs: Vec<NamedReport> = named.map(|(name, report)| NamedReport { name, report }).collect();
+        let page = render_html("ghostfleet replay", &runs);
+        destination::write(html, |out| out.write_all(page.as_bytes()))?;
     }
     let shown = format!(
         "{}{}Token Gap p50, p99, p99.9, max (ms): {:.2}, {:.2}, {:.2}, {:.2}\nWall Time (ms): {wall_ms:.2}\nPrefix Cache Reused Ratio: {:.4}\nFirst Admission Prefix Cache Reused Ratio: \
@@ -130,8 +145,8 @@ fn scaling(report: &Report) -> String {
     text
 }
 
-/// The page of this run and those that it is compared with, which come first.
-fn write_html(html: &Path, others: &[PathBuf], path: &Path, summary: Value) -> Result<(), RunError> {
+/// Reports of other runs, which come first on a page.
+fn compared(others: &[PathBuf]) -> Result<Vec<Value>, RunError> {
     let mut runs = Vec::new();
     for other in others {
         let failed = |error: &dyn std::fmt::Display| RunError::Invalid(format!("{}: {error}", other.display()));
@@ -140,48 +155,35 @@ fn write_html(html: &Path, others: &[PathBuf], path: &Path, summary: Value) -> R
         if !report.is_object() {
             return Err(failed(&"expected a JSON report of replay"));
         }
-        runs.push(NamedReport {
-            name: name(other),
-            report,
-        });
+        runs.push(report);
     }
-    runs.push(NamedReport {
-        name: name(path),
-        report: summary,
-    });
-    let page = render_html("ghostfleet replay", &runs);
-    write_file(html, |out| out.write_all(page.as_bytes()))
+    Ok(runs)
 }
 
-/// A file's name without its ending.
-fn name(path: &Path) -> String {
-    path.file_stem()
-        .unwrap_or(path.as_os_str())
-        .to_string_lossy()
-        .into_owned()
+/// Names of reports: the files' without their endings, or the whole paths where that does not tell them apart.
+fn names(paths: &[&Path]) -> Vec<String> {
+    let stem = |path: &&Path| {
+        path.file_stem()
+            .unwrap_or(path.as_os_str())
+            .to_string_lossy()
+            .into_owned()
+    };
+    let stems: Vec<String> = paths.iter().map(stem).collect();
+    let alike = |at: usize| stems.iter().filter(|other| **other == stems[at]).count() > 1;
+    if (0..stems.len()).any(alike) {
+        return paths.iter().map(|path| path.display().to_string()).collect();
+    }
+    stems
 }
 
 fn write_records(path: &Path, report: &Report) -> Result<(), RunError> {
-    write_file(path, |out| {
+    destination::write(path, |out| {
         for record in report.records.iter().flatten() {
             serde_json::to_writer(&mut *out, record)?;
             out.write_all(b"\n")?;
         }
         Ok(())
     })
-}
-
-/// Creates a file with the directories above it.
-fn write_file(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>) -> Result<(), RunError> {
-    let create = || -> std::io::Result<()> {
-        if let Some(above) = path.parent().filter(|above| !above.as_os_str().is_empty()) {
-            std::fs::create_dir_all(above)?;
-        }
-        let mut out = BufWriter::new(File::create(path)?);
-        write(&mut out)?;
-        out.flush()
-    };
-    create().map_err(|error| RunError::Write(path.display().to_string(), error))
 }
 
 /// Where the report goes: the given file, or a file with the time in its name in the given or current directory.
@@ -216,7 +218,16 @@ fn stamp(unix_seconds: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::stamp;
+    use std::path::Path;
+
+    use super::{names, stamp};
+
+    #[test]
+    fn reports_are_told_apart_by_as_little_as_does() {
+        assert_eq!(names(&[Path::new("a/one.json"), Path::new("two.json")]), ["one", "two"]);
+        let alike = [Path::new("a/r.json"), Path::new("b/r.json")];
+        assert_eq!(names(&alike), ["a/r.json", "b/r.json"]);
+    }
 
     #[test]
     fn the_time_in_a_name_is_the_civil_date() {

@@ -8,6 +8,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Read, Write};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -19,6 +20,7 @@ use serde_json::{Value, json};
 use crate::replay::{Decision, Planner, PlannerError, Script, Snapshot};
 
 use super::RunError;
+use super::destination;
 
 /// Longest answer, bytes.
 const MAX_LINE: u64 = 1 << 20;
@@ -59,10 +61,9 @@ pub(super) fn build(config: &str, log: Option<&Path>) -> Result<Box<dyn Planner>
         ));
     };
     let Some(path) = log else { return Ok(planner) };
-    let file = File::create(path).map_err(|error| RunError::Write(path.display().to_string(), error))?;
     Ok(Box::new(Logged {
         planner,
-        out: BufWriter::new(file),
+        out: destination::create(path)?,
     }))
 }
 
@@ -115,6 +116,8 @@ impl Outside {
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            // Ctrl-C is for the replay, which tells the program to end when it has written its report.
+            .process_group(0)
             .spawn()
             .map_err(|error| format!("cannot start {name}: {error}"))?;
         let (input, output) = (child.stdin.take(), child.stdout.take());

@@ -1,6 +1,6 @@
 //! Progress on stderr: a bar on a terminal, a line now and then elsewhere.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -56,9 +56,12 @@ impl Meter {
         self.last_line = now;
         let rate = progress.ended as f64 / self.elapsed().as_secs_f64().max(1e-9);
         let left = (progress.total - progress.ended.min(progress.total)) as f64 / rate.max(1e-9);
-        eprintln!(
+        // Who does not read this still gets the report.
+        let _ = writeln!(
+            std::io::stderr(),
             "{}/{} requests, {rate:.0}/s, ETA {left:.0} s, virtual time {virtual_s:.1} s",
-            progress.ended, progress.total
+            progress.ended,
+            progress.total
         );
     }
 

@@ -217,7 +217,7 @@ policy_classes:
         let urgency = Urgency {
             strict_priority: 0,
             priority: 0,
-            arrival: SimTime(0),
+            arrival: SimTime::of_nanos(0),
             isl,
             best_cached: 0,
         };
@@ -260,7 +260,7 @@ policy_classes:
         let urgent = Urgency {
             strict_priority: 1,
             priority: 0,
-            arrival: SimTime(1),
+            arrival: SimTime::of_nanos(1),
             isl: 30,
             best_cached: 0,
         };

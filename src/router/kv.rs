@@ -453,12 +453,12 @@ mod tests {
     fn a_cached_prefix_wins_until_its_worker_is_loaded() {
         let mut router = router(&RouterConfig::default(), 2);
         router.apply(Target { worker: 1, rank: 0 }, &stored(0..8));
-        let first = placed(router.arrive(arrival(1, 0..8), SimTime(0)));
+        let first = placed(router.arrive(arrival(1, 0..8), SimTime::of_nanos(0)));
         assert_eq!((first.target.worker, first.overlap_blocks), (1, 8));
-        let second = placed(router.arrive(arrival(2, 100..104), SimTime(0)));
+        let second = placed(router.arrive(arrival(2, 100..104), SimTime::of_nanos(0)));
         assert_eq!(second.target.worker, 0);
-        router.free(1, SimTime(5));
-        router.free(2, SimTime(5));
+        router.free(1, SimTime::of_nanos(5));
+        router.free(2, SimTime::of_nanos(5));
         assert_eq!(router.active.count(0) + router.active.count(1), 0);
     }
 
@@ -467,11 +467,19 @@ mod tests {
         let mut router = router(&RouterConfig::default(), 2);
         router.apply(Target { worker: 1, rank: 0 }, &stored(0..8));
         router.drain(1);
-        assert_eq!(placed(router.arrive(arrival(1, 0..8), SimTime(0))).target.worker, 0);
+        assert_eq!(
+            placed(router.arrive(arrival(1, 0..8), SimTime::of_nanos(0)))
+                .target
+                .worker,
+            0
+        );
         router.remove(1);
         assert!(router.index.is_empty());
         router.drain(0);
-        assert_eq!(router.arrive(arrival(2, 0..8), SimTime(0)), Ok(Routing::Nobody));
+        assert_eq!(
+            router.arrive(arrival(2, 0..8), SimTime::of_nanos(0)),
+            Ok(Routing::Nobody)
+        );
     }
 
     #[test]
@@ -481,24 +489,30 @@ mod tests {
             ..RouterConfig::default()
         };
         let mut router = router(&config, 1);
-        placed(router.arrive(arrival(1, 0..8), SimTime(0)));
-        assert_eq!(router.arrive(arrival(2, 10..18), SimTime(1)), Ok(Routing::Queued));
-        assert_eq!((router.release(SimTime(1)), router.queued()), (None, 1));
-        router.prefill_completed(1, SimTime(2));
-        assert_eq!(router.release(SimTime(2)).map(|placement| placement.id), Some(2));
-        assert_eq!(router.release(SimTime(2)), None);
+        placed(router.arrive(arrival(1, 0..8), SimTime::of_nanos(0)));
+        assert_eq!(
+            router.arrive(arrival(2, 10..18), SimTime::of_nanos(1)),
+            Ok(Routing::Queued)
+        );
+        assert_eq!((router.release(SimTime::of_nanos(1)), router.queued()), (None, 1));
+        router.prefill_completed(1, SimTime::of_nanos(2));
+        assert_eq!(
+            router.release(SimTime::of_nanos(2)).map(|placement| placement.id),
+            Some(2)
+        );
+        assert_eq!(router.release(SimTime::of_nanos(2)), None);
     }
 
     #[test]
     fn a_replica_that_is_told_of_a_request_counts_it_until_it_ends() {
         let mut told = router(&RouterConfig::default(), 2);
         let mut teller = router(&RouterConfig::default(), 2);
-        let first = placed(teller.arrive(arrival(1, 0..8), SimTime(0)));
-        told.book(&teller.booking(1).unwrap(), SimTime(0));
-        let second = placed(told.arrive(arrival(2, 100..108), SimTime(0)));
+        let first = placed(teller.arrive(arrival(1, 0..8), SimTime::of_nanos(0)));
+        told.book(&teller.booking(1).unwrap(), SimTime::of_nanos(0));
+        let second = placed(told.arrive(arrival(2, 100..108), SimTime::of_nanos(0)));
         assert_ne!(first.target, second.target);
-        told.free(1, SimTime(1));
-        told.free(2, SimTime(1));
+        told.free(1, SimTime::of_nanos(1));
+        told.free(2, SimTime::of_nanos(1));
         assert_eq!(told.active.count(0) + told.active.count(1), 0);
     }
 
@@ -507,8 +521,8 @@ mod tests {
         let picks = || {
             let mut router = router(&RouterConfig::default(), 4);
             let pick = |id| {
-                let placement = placed(router.arrive(arrival(id, 0..0), SimTime(0)));
-                router.free(id, SimTime(0));
+                let placement = placed(router.arrive(arrival(id, 0..0), SimTime::of_nanos(0)));
+                router.free(id, SimTime::of_nanos(0));
                 placement.target.worker
             };
             (0..400).map(pick).collect::<Vec<_>>()

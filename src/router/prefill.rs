@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     fn at(ms: u64) -> SimTime {
-        SimTime(ms * 1_000_000)
+        SimTime::of_nanos(ms * 1_000_000)
     }
 
     #[test]

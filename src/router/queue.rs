@@ -113,7 +113,7 @@ mod tests {
             let urgency = Urgency {
                 strict_priority,
                 priority,
-                arrival: SimTime(arrival_ms * 1_000_000),
+                arrival: SimTime::of_nanos(arrival_ms * 1_000_000),
                 isl,
                 best_cached: 0,
             };

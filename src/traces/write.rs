@@ -11,6 +11,7 @@ use crate::types::{SimTime, Token};
 use super::playback::play;
 
 /// Mooncake rows: time stamps of first turns, delays of later ones.
+#[allow(clippy::cast_precision_loss)]
 pub(super) fn sessions(source: &mut dyn Source, block_tokens: u32, out: &mut dyn Write) -> io::Result<()> {
     // When the last turn of each session was due, which is when it ended: requests are served in no time.
     let mut before: BTreeMap<u32, SimTime> = BTreeMap::new();
@@ -19,8 +20,9 @@ pub(super) fn sessions(source: &mut dyn Source, block_tokens: u32, out: &mut dyn
         let mut row = Map::new();
         row.insert("session_id".into(), source.session_name(turn.tag).into());
         match before.insert(turn.session, turn.arrival) {
-            None => row.insert("timestamp".into(), ms(turn.arrival)),
-            Some(before) => row.insert("delay".into(), ms(SimTime(turn.arrival.0 - before.0))),
+            None => row.insert("timestamp".into(), ms(turn.arrival.as_ms())),
+            // Whole nanoseconds: a difference of sums is not quite the wait that was added.
+            Some(before) => row.insert("delay".into(), ms(turn.arrival.nanos_since(before) as f64 / 1e6)),
         };
         row.insert("input_length".into(), turn.input_tokens.into());
         row.insert("output_length".into(), turn.output_tokens.into());
@@ -63,12 +65,12 @@ impl Ids {
 }
 
 /// Milliseconds; whole ones without a fraction.
-#[allow(clippy::cast_precision_loss)]
-fn ms(time: SimTime) -> Value {
-    if time.0.is_multiple_of(1_000_000) {
-        (time.0 / 1_000_000).into()
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+fn ms(time: f64) -> Value {
+    if time.fract() == 0.0 {
+        (time as u64).into()
     } else {
-        (time.0 as f64 / 1e6).into()
+        time.into()
     }
 }
 
@@ -84,6 +86,7 @@ pub(super) fn graph(graph: &Graph, out: &mut dyn Write) -> io::Result<()> {
     });
     line(out, &header)?;
     for request in &graph.requests {
+        let ids = graph.ids.get(&request.hash_ids)?;
         let play = if request.play_id.is_empty() {
             "play"
         } else {
@@ -96,7 +99,7 @@ pub(super) fn graph(graph: &Graph, out: &mut dyn Write) -> io::Result<()> {
             "model": request.model,
             "input_length": request.input_tokens,
             "output_length": request.output_tokens,
-            "hash_ids": &request.hash_ids[..request.input_tokens.div_ceil(graph.block_tokens) as usize],
+            "hash_ids": &ids[..request.input_tokens.div_ceil(graph.block_tokens) as usize],
             "not_before_ms": request.not_before_ms,
             "dependencies": request.dependencies,
         });

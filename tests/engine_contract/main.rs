@@ -115,7 +115,7 @@ proptest! {
                     driver.index.apply(&pass.kv_events);
                 }
                 None if driver.wait() => {}
-                None => driver.now.0 += 1,
+                None => driver.now = driver.now.after_ms(1e-6),
             }
         }
         for id in waiting {

@@ -158,6 +158,7 @@ fn engine_request(id: usize, request: &Request) -> EngineRequest {
         planned: Some((0..request.max_tokens).map(|n| 101 + n).collect()),
         priority: request.priority,
         salt: HashSalt::default(),
+        routing_key: None,
     }
 }
 
@@ -226,7 +227,7 @@ fn check(name: &str, case: &Case) {
         let pass = engine.step(now).unwrap_or_default();
         let step = observed(expected.number, engine.as_ref(), &pass, case, &mut names);
         assert_eq!(&step, expected, "{name}, step {}", expected.number);
-        now = SimTime(now.0.max(pass.ends_at.0) + 1);
+        now = now.max(pass.ends_at).after_ms(1e-6);
     }
     let load = engine.load();
     let left = case.steps.last().map_or((0, 0), |step| (step.running, step.waiting));

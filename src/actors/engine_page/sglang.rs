@@ -174,10 +174,11 @@ mod tests {
             planned: None,
             priority: 0,
             salt: HashSalt::default(),
+            routing_key: None,
         };
-        let mut timeline = Timeline::new(&request, SimTime(0));
-        timeline.admitted(25, SimTime(0), &rank.metrics);
-        let first = SimTime(0) + first_token;
+        let mut timeline = Timeline::new(&request, SimTime::of_nanos(0));
+        timeline.admitted(25, SimTime::of_nanos(0), &rank.metrics);
+        let first = SimTime::of_nanos(0) + first_token;
         timeline.token(first, &rank.metrics);
         timeline.token(first + Duration::from_millis(17), &rank.metrics);
         timeline.finished(FinishReason::Stop, first + Duration::from_millis(17), &rank.metrics);

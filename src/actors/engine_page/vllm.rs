@@ -321,7 +321,7 @@ mod tests {
     #[test]
     fn a_request_is_counted_once_in_everything_that_concerns_it() {
         let rank = rank(Some("w3"));
-        let at = |ms: u64| SimTime(ms * 1_000_000);
+        let at = |ms: u64| SimTime::of_nanos(ms * 1_000_000);
         let request = EngineRequest {
             id: RequestId(1),
             key: 0,
@@ -333,6 +333,7 @@ mod tests {
             planned: None,
             priority: 0,
             salt: HashSalt::default(),
+            routing_key: None,
         };
         let mut timeline = Timeline::new(&request, at(0));
         timeline.admitted(100, at(20), &rank.metrics);

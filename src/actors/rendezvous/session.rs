@@ -264,7 +264,7 @@ mod tests {
     }
 
     fn ms(ms: u64) -> SimTime {
-        SimTime(ms * 1_000_000)
+        SimTime::of_nanos(ms * 1_000_000)
     }
 
     fn ack(action_id: u32, outcome: Outcome) -> Message {

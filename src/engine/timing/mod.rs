@@ -81,9 +81,9 @@ impl PassClock {
         }
     }
 
-    /// When a pass that starts at `now` ends, if its prefill and decode parts take `work`.
-    pub(crate) fn end(&self, now: SimTime, work: Duration) -> SimTime {
-        now + work + self.overhead(now)
+    /// When a pass that starts at `now` ends, if its work is done at `worked`.
+    pub(crate) fn end(&self, now: SimTime, worked: SimTime) -> SimTime {
+        worked + self.overhead(now)
     }
 
     /// What the pass that starts at `now` takes besides its work. The draw depends on the seed and the start alone, so
@@ -145,7 +145,7 @@ pub(crate) fn build(config: &TimingConfig) -> Arc<dyn PassTiming> {
 /// A number from 0 up to 1 that `seed` and `now` choose.
 #[allow(clippy::cast_precision_loss)]
 fn unit(seed: u64, now: SimTime) -> f64 {
-    let drawn = xxhash_rust::xxh3::xxh3_64_with_seed(&now.0.to_le_bytes(), seed);
+    let drawn = xxhash_rust::xxh3::xxh3_64_with_seed(&now.as_nanos().to_le_bytes(), seed);
     // The 53 bits that a double holds exactly.
     (drawn >> 11) as f64 / (1u64 << 53) as f64
 }
@@ -218,7 +218,10 @@ mod tests {
             ..EngineConfig::default()
         };
         let clock = PassClock::new(&config, build(&config.timing));
-        let extra = |start: u64| clock.end(SimTime(start), Duration::from_millis(7)).0 - start - 7_000_000;
+        let extra = |start: u64| {
+            let (start, worked) = (SimTime::of_nanos(start), SimTime::of_nanos(start + 7_000_000));
+            clock.end(start, worked).nanos_since(worked)
+        };
         let drawn: Vec<u64> = (0..1000).map(|pass| extra(pass * 12_345_678)).collect();
         assert!(drawn.iter().all(|extra| (1_000_000..=3_000_000).contains(extra)));
         let mean = drawn.iter().sum::<u64>() / 1000;
@@ -232,16 +235,16 @@ mod tests {
             build(&config.timing),
         );
         assert_ne!(
-            other.end(SimTime(5), Duration::ZERO),
-            clock.end(SimTime(5), Duration::ZERO)
+            other.end(SimTime::of_nanos(5), SimTime::of_nanos(5)),
+            clock.end(SimTime::of_nanos(5), SimTime::of_nanos(5))
         );
         let still = EngineConfig {
             speedup_ratio: 0.0,
             ..config
         };
         assert_eq!(
-            PassClock::new(&still, build(&still.timing)).end(SimTime(5), Duration::ZERO),
-            SimTime(5)
+            PassClock::new(&still, build(&still.timing)).end(SimTime::of_nanos(5), SimTime::of_nanos(5)),
+            SimTime::of_nanos(5)
         );
     }
 

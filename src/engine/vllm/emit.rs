@@ -50,10 +50,8 @@ impl Vllm {
             batch = self.decode_batch(work);
         }
         self.use_taken(now);
-        let reads = self.starts_at(work).since(now);
-        pass.ends_at = self
-            .clock
-            .end(now, reads + span + self.decode_time(&batch, active_blocks));
+        let worked = self.starts_at(work).max(now) + span + self.decode_time(&batch, active_blocks);
+        pass.ends_at = self.clock.end(now, worked);
         *pass.forward = Forward {
             prefill: prefill.lengths,
             prefill_tokens: prefill.tokens,
@@ -196,7 +194,7 @@ impl Vllm {
         if let Some(index) = self.lanes.find(self.slots[at].ordinal) {
             self.leave(index);
         }
-        self.blocked_at = None;
+        self.room_came();
         if self.slots[at].keeps_blocks {
             self.hold(at);
         } else if let Some(mut slot) = self.slots.remove(at) {

@@ -5,10 +5,13 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
-use serde::{Deserialize, Serialize};
+use serde::ser::{Error, SerializeSeq};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::engine::Semantics;
 use crate::types::Tokens;
+
+use super::ids::{HashIds, IdStore};
 
 /// What a dependency waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
@@ -80,7 +83,7 @@ pub struct AgenticRequest {
     /// How long the recorded request took, ms.
     pub recorded_api_time_ms: Option<f64>,
     /// Hash ids of the prompt.
-    pub hash_ids: Vec<u64>,
+    pub hash_ids: HashIds,
     /// Prompt tokens.
     pub input_tokens: u32,
     /// Tokens to generate.
@@ -119,6 +122,8 @@ pub struct Graph {
     pub origin: GraphOrigin,
     /// Release whose rules it is made for.
     pub rules: Semantics,
+    /// Where the hash ids are that are not here.
+    pub ids: IdStore,
 }
 
 /// Why requests do not make a graph that can be played.
@@ -145,6 +150,9 @@ pub enum GraphError {
     /// Nothing to play on.
     #[error("agentic_lanes is 0, expected at least 1")]
     NoLanes,
+    /// The temporary file of a large trace is gone or damaged.
+    #[error("cannot read hash ids back from the temporary file: {0}")]
+    Lost(String),
 }
 
 impl Graph {
@@ -204,15 +212,18 @@ impl Graph {
     }
 
     /// BLAKE3 of the graph's canonical JSON: what Dynamo 1.6.1 calls `graph_digest`.
-    pub(super) fn digest(&self) -> String {
+    ///
+    /// # Errors
+    /// [`GraphError::Lost`].
+    pub(super) fn digest(&self) -> Result<String, GraphError> {
         let mut hasher = Hashing(Box::default());
-        let nodes: Vec<Node<'_>> = self.requests.iter().map(Node::of).collect();
         let canonical = Canonical {
             block_size: self.block_tokens,
-            nodes,
+            nodes: Nodes(self),
         };
-        serde_json::to_writer(&mut hasher, &canonical).expect("a hasher takes every byte and every map key is a text");
-        hasher.0.finalize().to_hex().to_string()
+        // A hasher takes every byte and every map key is a text.
+        serde_json::to_writer(&mut hasher, &canonical).map_err(|error| GraphError::Lost(error.to_string()))?;
+        Ok(hasher.0.finalize().to_hex().to_string())
     }
 }
 
@@ -222,7 +233,21 @@ pub(super) type Names<'a> = HashMap<&'a str, u32, FxBuildHasher>;
 #[derive(Serialize)]
 struct Canonical<'a> {
     block_size: u32,
-    nodes: Vec<Node<'a>>,
+    nodes: Nodes<'a>,
+}
+
+/// All requests, one at a time.
+struct Nodes<'a>(&'a Graph);
+
+impl Serialize for Nodes<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut nodes = serializer.serialize_seq(Some(self.0.requests.len()))?;
+        for request in &self.0.requests {
+            let ids = self.0.ids.get(&request.hash_ids).map_err(S::Error::custom)?;
+            nodes.serialize_element(&Node::of(request, &ids))?;
+        }
+        nodes.end()
+    }
 }
 
 #[derive(Serialize)]
@@ -249,7 +274,7 @@ struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    fn of(request: &'a AgenticRequest) -> Self {
+    fn of(request: &'a AgenticRequest, hash_ids: &'a [u64]) -> Self {
         Self {
             request_id: &request.request_id,
             play_id: &request.play_id,
@@ -260,7 +285,7 @@ impl<'a> Node<'a> {
             max_output_tokens: request.output_tokens,
             output_token_ids: request.planned.as_deref(),
             replay_key: request.planned.as_ref().map(|_| request.request_id.trim()),
-            hash_ids: &request.hash_ids,
+            hash_ids,
             not_before_ms: request.not_before_ms,
             recorded_api_time_ms: request.recorded_api_time_ms,
             priority: request.priority,

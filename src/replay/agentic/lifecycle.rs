@@ -1,8 +1,8 @@
 //! What happens to the requests and plays of a graph, and a digest of it.
 //!
 //! One line of JSON per event, hashed with BLAKE3 behind a domain text. At one instant first what ended, by place in the
-//! graph, then what came to rest. Form: Dynamo 1.6.1. Our times are whole nanoseconds and the peer's are not, so digests of
-//! both agree where its times are free of rounding.
+//! graph, then what came to rest. Form: Dynamo 1.6.1, whose digest of the
+//! same run is equal.
 
 use serde::Serialize;
 

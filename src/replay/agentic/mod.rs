@@ -10,8 +10,10 @@
 //! order. Source: Dynamo 1.6.1 agentic replay; 1.4.2 where said.
 
 mod graph;
+mod ids;
 mod lifecycle;
 mod source;
 
 pub use graph::{AgenticRequest, Dependency, Graph, GraphError, GraphOrigin, Relation, Trigger};
+pub use ids::{HashIds, IdSink, IdStore, ReadAt};
 pub use source::{AgenticSource, GraphSummary};

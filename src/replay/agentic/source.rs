@@ -3,7 +3,6 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -11,10 +10,13 @@ use rustc_hash::FxBuildHasher;
 use crate::engine::Semantics;
 use crate::types::{Prompt, SimTime, Token, Tokens};
 
+use super::super::held::HeldPrompt;
 use super::super::prompt::{PromptRef, PromptStore};
 use super::super::record::Terminal;
 use super::super::source::{PlayFailure, Source, Trajectory, Turn};
+use super::super::trace::{TraceError, spooling};
 use super::graph::{AgenticRequest, Graph, GraphError, GraphOrigin, Trigger};
+use super::ids::{Away, HashIds, IdStore};
 use super::lifecycle::{End, Lifecycle, Named};
 
 /// A graph and what happened to it, for the report.
@@ -55,7 +57,7 @@ struct Node {
     turn: u32,
     play: u32,
     state: State,
-    prompt: PromptRef,
+    prompt: NodePrompt,
     output_tokens: u32,
     planned: Option<Tokens>,
     priority: i32,
@@ -71,11 +73,28 @@ struct Node {
     waiters: Vec<Waiter>,
 }
 
+/// Where a request's prompt is.
+#[derive(Debug, Clone, Copy)]
+enum NodePrompt {
+    Stored(PromptRef),
+    /// Hash ids that are read when the request is due; tokens of the prompt.
+    Away(Away, u32),
+}
+
+impl NodePrompt {
+    fn tokens(self) -> u32 {
+        match self {
+            Self::Stored(prompt) => prompt.tokens(),
+            Self::Away(_, tokens) => tokens,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Waiter {
     node: u32,
     trigger: Trigger,
-    delay: Duration,
+    delay_ms: f64,
 }
 
 #[derive(Debug)]
@@ -97,6 +116,10 @@ struct Play {
 #[derive(Debug)]
 pub struct AgenticSource {
     prompts: PromptStore,
+    ids: IdStore,
+    /// Prompts of requests in flight that were read when they were due.
+    held: HashMap<u32, HeldPrompt, FxBuildHasher>,
+    failure: Option<TraceError>,
     nodes: Vec<Node>,
     plays: Vec<Play>,
     sessions: Vec<Box<str>>,
@@ -113,12 +136,6 @@ pub struct AgenticSource {
 
 fn number(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
-}
-
-/// Milliseconds as a span; none below 0.
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-fn span(ms: f64) -> Duration {
-    Duration::from_nanos((ms * 1e6).round().max(0.0) as u64)
 }
 
 impl AgenticSource {
@@ -145,8 +162,11 @@ impl AgenticSource {
             due: BinaryHeap::new(),
             left: graph.requests.len() as u64,
             rules: graph.rules,
-            digest: graph.digest(),
+            digest: graph.digest()?,
             origin: graph.origin,
+            ids: graph.ids,
+            held: HashMap::default(),
+            failure: None,
             lifecycle: Lifecycle::default(),
         };
         let ordinals = source.add_nodes(graph.requests, waiters);
@@ -163,13 +183,13 @@ impl AgenticSource {
         let mut plays: HashMap<String, u32, FxBuildHasher> = HashMap::default();
         let mut sessions: HashMap<String, (u32, u32), FxBuildHasher> = HashMap::default();
         for (at, (request, waiters)) in requests.into_iter().zip(waiters).enumerate() {
-            let ready = SimTime::ZERO + span(request.not_before_ms);
+            let ready = SimTime::of_ms(request.not_before_ms);
             let root = request.dependencies.is_empty();
             let play = *plays.entry(request.play_id).or_insert_with_key(|name| {
                 self.plays.push(Play {
                     name: name.as_str().into(),
                     nodes: Vec::new(),
-                    first: SimTime(u64::MAX),
+                    first: SimTime::MAX,
                     started: None,
                     left: 0,
                     on_lane: false,
@@ -196,7 +216,10 @@ impl AgenticSource {
                 turn: *turns - 1,
                 play,
                 state: State::Waiting,
-                prompt: self.prompts.add(request.hash_ids, request.input_tokens),
+                prompt: match request.hash_ids {
+                    HashIds::Here(ids) => NodePrompt::Stored(self.prompts.add(ids, request.input_tokens)),
+                    HashIds::Away(place) => NodePrompt::Away(place, request.input_tokens),
+                },
                 output_tokens: request.output_tokens,
                 planned: request.planned,
                 priority: request.priority,
@@ -274,7 +297,7 @@ impl AgenticSource {
         let first = std::mem::replace(&mut play.first, now);
         for &node in &play.nodes {
             let ready = &mut self.nodes[node as usize].ready;
-            *ready = now + ready.since(first);
+            *ready = now.after_ms(ready.ms_since(first));
         }
         self.next_play += 1;
         self.start(self.next_play - 1);
@@ -289,6 +312,17 @@ impl AgenticSource {
         }
     }
 
+    /// Reads the prompt of a request that is due, where it is away.
+    fn hold(&mut self, tag: u32) -> Result<(), TraceError> {
+        let NodePrompt::Away(place, tokens) = self.nodes[tag as usize].prompt else {
+            return Ok(());
+        };
+        let ids = self.ids.fetch(place).map_err(spooling)?;
+        let prompt = HeldPrompt::new(&ids, tokens, self.prompts.block_tokens());
+        self.held.insert(tag, prompt);
+        Ok(())
+    }
+
     fn trigger(&mut self, tag: u32, trigger: Trigger, now: SimTime) {
         let waiters = std::mem::take(&mut self.nodes[tag as usize].waiters);
         for waiter in waiters.iter().filter(|waiter| waiter.trigger == trigger) {
@@ -296,7 +330,7 @@ impl AgenticSource {
             if node.state != State::Waiting {
                 continue;
             }
-            node.ready = node.ready.max(now + waiter.delay);
+            node.ready = node.ready.max(now.after_ms(waiter.delay_ms));
             node.missing -= 1;
             if node.missing == 0 {
                 self.due.push(Reverse((node.ready, waiter.node)));
@@ -332,7 +366,7 @@ fn waiters(graph: &Graph) -> Result<Vec<Vec<Waiter>>, GraphError> {
             waiters[other as usize].push(Waiter {
                 node: number(at),
                 trigger: dependency.trigger,
-                delay: span(dependency.delay_ms),
+                delay_ms: dependency.delay_ms,
             });
         }
     }
@@ -346,6 +380,12 @@ impl Source for AgenticSource {
 
     fn take(&mut self, now: SimTime) -> Option<Turn> {
         let &Reverse((at, tag)) = self.due.peek().filter(|Reverse((at, _))| *at <= now)?;
+        if let Err(error) = self.hold(tag) {
+            // Nothing more comes; the failure says why.
+            self.due.clear();
+            self.failure = Some(error);
+            return None;
+        }
         self.due.pop();
         let node = &mut self.nodes[tag as usize];
         node.state = State::Out;
@@ -372,6 +412,7 @@ impl Source for AgenticSource {
 
     fn ended(&mut self, tag: u32, now: SimTime, terminal: Terminal) {
         self.left -= 1;
+        self.held.remove(&tag);
         let node = &mut self.nodes[tag as usize];
         node.state = State::Ended;
         let number = node.play;
@@ -408,11 +449,23 @@ impl Source for AgenticSource {
     }
 
     fn write_prompt(&self, tag: u32, prompt: &mut Vec<Token>) {
-        self.prompts.write(self.nodes[tag as usize].prompt, prompt);
+        match (self.nodes[tag as usize].prompt, self.held.get(&tag)) {
+            (NodePrompt::Stored(stored), _) => self.prompts.write(stored, prompt),
+            (NodePrompt::Away(..), Some(held)) => held.write(prompt),
+            (NodePrompt::Away(..), None) => {}
+        }
     }
 
     fn prompt(&self, tag: u32) -> Prompt {
-        self.prompts.prompt(self.nodes[tag as usize].prompt)
+        match (self.nodes[tag as usize].prompt, self.held.get(&tag)) {
+            (NodePrompt::Stored(stored), _) => self.prompts.prompt(stored),
+            (NodePrompt::Away(..), Some(held)) => held.prompt(),
+            (NodePrompt::Away(..), None) => Vec::new().into(),
+        }
+    }
+
+    fn failure(&mut self) -> Option<TraceError> {
+        self.failure.take()
     }
 
     fn is_drained(&self) -> bool {
@@ -486,7 +539,7 @@ mod tests {
         };
         AgenticRequest {
             request_id: name.to_owned(),
-            hash_ids: vec![1],
+            hash_ids: vec![1].into(),
             input_tokens: 4,
             output_tokens: 1,
             dependencies: waits_for.iter().map(wait).collect(),
@@ -500,6 +553,7 @@ mod tests {
             block_tokens: 4,
             origin: GraphOrigin::default(),
             rules: Semantics::V1_6_1,
+            ids: IdStore::default(),
         };
         AgenticSource::new(graph, 1.0, lanes)
     }
@@ -509,15 +563,15 @@ mod tests {
         let graph = [request("a", &[]), request("b", &[]), request("c", &["a", "b"])];
         let mut source = source(&graph, None).unwrap();
         let first = [
-            source.take(SimTime(0)),
-            source.take(SimTime(0)),
-            source.take(SimTime(0)),
+            source.take(SimTime::of_nanos(0)),
+            source.take(SimTime::of_nanos(0)),
+            source.take(SimTime::of_nanos(0)),
         ];
         assert_eq!(first.map(|turn| turn.map(|turn| turn.tag)), [Some(0), Some(1), None]);
-        source.ended(1, SimTime(7_000_000), Terminal::Completed);
+        source.ended(1, SimTime::of_nanos(7_000_000), Terminal::Completed);
         assert_eq!(source.next_at(), None);
-        source.ended(0, SimTime(9_000_000), Terminal::Completed);
-        assert_eq!(source.next_at(), Some(SimTime(14_000_000)));
+        source.ended(0, SimTime::of_nanos(9_000_000), Terminal::Completed);
+        assert_eq!(source.next_at(), Some(SimTime::of_nanos(14_000_000)));
     }
 
     #[test]
@@ -532,11 +586,11 @@ mod tests {
             play("q", request("c", &[])),
         ];
         let mut source = source(&graph, Some(1)).unwrap();
-        assert_eq!(source.take(SimTime(0)).map(|turn| turn.tag), Some(0));
+        assert_eq!(source.take(SimTime::of_nanos(0)).map(|turn| turn.tag), Some(0));
         assert_eq!(source.next_at(), None);
-        source.ended(0, SimTime(3), Terminal::Rejected);
-        assert_eq!(source.take(SimTime(3)).map(|turn| turn.tag), Some(2));
-        source.ended(2, SimTime(9), Terminal::Completed);
+        source.ended(0, SimTime::of_nanos(3), Terminal::Rejected);
+        assert_eq!(source.take(SimTime::of_nanos(3)).map(|turn| turn.tag), Some(2));
+        source.ended(2, SimTime::of_nanos(9), Terminal::Completed);
         assert!(source.is_drained());
         let plays = source.trajectories().unwrap();
         let failed = plays[0].failure.as_ref().map(|failure| failure.request_id.as_str());
@@ -550,8 +604,8 @@ mod tests {
         let graph = [request("a", &[]), request("b", &["a"])];
         let run = |graph: &[AgenticRequest], end: u64| {
             let mut source = source(graph, None).unwrap();
-            source.take(SimTime(0)).unwrap();
-            source.ended(0, SimTime(end), Terminal::Completed);
+            source.take(SimTime::of_nanos(0)).unwrap();
+            source.ended(0, SimTime::of_nanos(end), Terminal::Completed);
             source.graph().unwrap()
         };
         let (one, same, later) = (run(&graph, 5), run(&graph, 5), run(&graph, 6));

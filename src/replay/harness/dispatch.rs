@@ -19,12 +19,17 @@ impl Harness {
         }
         let arrival = turn.arrival;
         let id = self.flights.add(turn, arrival, self.now);
-        if self.handoffs.is_some()
+        if let Some(handoffs) = &mut self.handoffs
             && let Some(flight) = self.flights.get(id)
         {
-            flight.handoff = Some(Box::default());
+            flight.handoff = Some(Box::new(Handoff {
+                ordinal: self.collector.arrived,
+                ..Handoff::default()
+            }));
+            handoffs.route(self.first_pool, id);
+        } else {
+            self.route(self.first_pool, id, source);
         }
-        self.route(self.first_pool, id, source);
     }
 
     /// Asks a pool's router about a request and follows its answer.

@@ -1,13 +1,14 @@
 //! Requests move from prefill workers to decode workers.
 //!
 //! vLLM computes the prompt first and then asks the decode side for room; SGLang asks for room first. When the prompt is
-//! computed and room is there, the KV travels; then the decode worker is told, then the prefill worker lets go. Orders
-//! to a worker in the middle of a pass wait for its end, except those that only ask for something. Source: Dynamo 1.6.1.
+//! computed and room is there, the KV travels; then the decode worker is told, then the prefill worker lets go. Orders are
+//! carried out in turn, each behind all that were given before it. Those to a worker in the middle of a pass wait for its
+//! end, except those that only ask for something, and line up again then. Source: Dynamo 1.6.1 and 1.4.2.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 
-use crate::engine::{EngineKind, HandoffFact, KvTransfer};
+use crate::engine::{EngineConfig, EngineKind, HandoffFact, KvTransfer, Semantics};
 use crate::types::RequestId;
 
 use super::super::fleet::Command;
@@ -27,28 +28,36 @@ pub(super) struct Handoffs {
     pub(super) destination_first: bool,
     /// See [`super::PrefillSpec::whole_answers`].
     pub(super) whole_answers: bool,
-    /// Orders to carry out at this instant, in the order in which they were given.
-    orders: BTreeMap<u64, Order>,
-    given: u64,
+    /// KV that arrives at one instant is taken in as it left (Dynamo 1.4.2), not in the order of its requests.
+    arrives_as_it_left: bool,
+    /// Orders to carry out at this instant.
+    orders: VecDeque<Order>,
+    /// Transfers so far.
+    left: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Order {
-    /// Routes the request to its second pool.
-    GoOn(u64),
+    /// Routes a request to a pool.
+    Route(u8, u64),
+    /// The KV of a request is on its way; there is nothing to wait for.
+    Arrived(u64),
     /// For a worker.
     Command(Place, Command),
+    /// The prefill side's router forgets a request.
+    Forget(u64),
 }
 
 impl Handoffs {
-    pub(super) fn new(transfer: KvTransfer, missing_only: bool, kind: EngineKind, whole_answers: bool) -> Self {
+    pub(super) fn new(transfer: KvTransfer, missing_only: bool, serving: &EngineConfig, whole_answers: bool) -> Self {
         Self {
             transfer,
             missing_only,
-            destination_first: kind == EngineKind::Sglang,
+            destination_first: serving.kind == EngineKind::Sglang,
             whole_answers,
-            orders: BTreeMap::new(),
-            given: 0,
+            arrives_as_it_left: serving.semantics == Semantics::V1_4_2,
+            orders: VecDeque::new(),
+            left: 0,
         }
     }
 
@@ -56,15 +65,15 @@ impl Handoffs {
         !self.orders.is_empty()
     }
 
-    /// A number that grows with every call.
-    fn number(&mut self) -> u64 {
-        self.given += 1;
-        self.given
+    /// Has a request routed to a pool in its turn.
+    pub(super) fn route(&mut self, pool: u8, id: u64) {
+        self.orders.push_back(Order::Route(pool, id));
     }
 
-    fn give(&mut self, order: Order) {
-        let number = self.number();
-        self.orders.insert(number, order);
+    /// Has commands carried out that waited for a worker.
+    pub(super) fn resume(&mut self, place: Place, commands: impl Iterator<Item = Command>) {
+        let orders = commands.map(|command| Order::Command(place, command));
+        self.orders.extend(orders);
     }
 }
 
@@ -97,12 +106,28 @@ impl Harness {
                 }
             };
             if came_first {
-                handoffs.give(Order::GoOn(id.0));
+                let second = if self.first_pool == PREFILL {
+                    self.serving_pool
+                } else {
+                    PREFILL
+                };
+                handoffs.route(second, id.0);
             }
             if let (Some(held), Some(missing)) = (handoff.held_tokens, handoff.missing_tokens) {
                 let tokens = if handoffs.missing_only { missing } else { held };
-                let arrives = now + handoffs.transfer.duration(tokens);
-                let number = handoffs.number();
+                let delay_ms = handoffs.transfer.delay_ms(tokens);
+                if delay_ms <= 0.0 {
+                    // Nothing travels: this goes on before any worker starts a pass.
+                    handoffs.orders.push_back(Order::Arrived(id.0));
+                    continue;
+                }
+                handoffs.left += 1;
+                let number = if handoffs.arrives_as_it_left {
+                    handoffs.left
+                } else {
+                    handoff.ordinal
+                };
+                let arrives = now.after_ms(delay_ms);
                 self.others.push(Reverse((arrives, Due::Transfer(number, id.0))));
             }
         }
@@ -120,33 +145,24 @@ impl Harness {
                 pool: serving,
                 worker: target.worker,
             };
-            handoffs.give(Order::Command(place, Command::Activate(id)));
+            handoffs.orders.push_back(Order::Command(place, Command::Activate(id)));
         }
     }
 
     /// Carries out what can be carried out now.
     pub(super) fn carry_out(&mut self, source: &mut dyn Source) {
-        while let Some(place) = self.resumed.pop() {
-            let worker = self.pools[place.pool as usize].worker(place.worker);
-            let Some(handoffs) = &mut self.handoffs else { return };
-            for (number, command) in worker.commands.drain(..) {
-                handoffs.orders.insert(number, Order::Command(place, command));
-            }
-        }
-        while let Some((number, order)) = self.handoffs.as_mut().and_then(|handoffs| handoffs.orders.pop_first()) {
+        while let Some(order) = self.handoffs.as_mut().and_then(|handoffs| handoffs.orders.pop_front()) {
             match order {
-                Order::GoOn(id) => {
-                    let second = if self.first_pool == PREFILL {
-                        self.serving_pool
-                    } else {
-                        PREFILL
-                    };
-                    self.route(second, id, source);
+                Order::Route(pool, id) => self.route(pool, id, source),
+                Order::Arrived(id) => self.transferred(id),
+                Order::Forget(id) => {
+                    self.pools[PREFILL as usize].router.free(id, self.now);
+                    self.release(PREFILL, source);
                 }
                 Order::Command(place, command) => {
                     let worker = self.pools[place.pool as usize].worker(place.worker);
                     if worker.busy {
-                        worker.commands.push_back((number, command));
+                        worker.commands.push_back(command);
                         // Its end must not be passed over.
                         worker.quiet = false;
                     } else {
@@ -177,7 +193,7 @@ impl Harness {
                 pool: PREFILL,
                 worker: source.worker,
             };
-            handoffs.give(Order::Command(place, Command::Release(id)));
+            handoffs.orders.push_back(Order::Command(place, Command::Release(id)));
         }
         self.hear_facts(place, target.rank);
         self.list(place);
@@ -205,8 +221,9 @@ impl Harness {
             pool: PREFILL,
             worker: held_by.worker,
         });
-        self.pools[PREFILL as usize].router.free(id, now);
-        self.release(PREFILL, source);
+        if let Some(handoffs) = &mut self.handoffs {
+            handoffs.orders.push_back(Order::Forget(id));
+        }
     }
 
     /// Both sides forget a request that was refused somewhere.

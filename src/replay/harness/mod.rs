@@ -71,8 +71,6 @@ pub struct Harness {
     scaling: Option<Scaling>,
     /// Idle workers that may have work.
     ready: Vec<Place>,
-    /// Workers whose pass ended while orders waited.
-    resumed: Vec<Place>,
     /// Workers that take requests since the last look.
     changed: Vec<Place>,
     /// Requests for a pool without active workers.
@@ -81,6 +79,8 @@ pub struct Harness {
     collector: Collector,
     events_at_start: bool,
     looks_between_passes: bool,
+    /// Arrivals come before orders of handoffs, not behind them (Dynamo 1.4.2).
+    arrivals_first: bool,
     sla: Sla,
     max_sim_time: Option<SimTime>,
     prompt: Vec<Token>,
@@ -104,16 +104,21 @@ impl Harness {
         {
             return Err(ReplayError::NoWorkers);
         }
-        let kind = fleet.serving.engine.kind;
-        let whole_answers = fleet.prefill.as_ref().is_some_and(|prefill| prefill.whole_answers);
+        let arrivals_first = fleet.serving.engine.semantics == Semantics::V1_4_2;
         let (pools, handoffs) = match fleet.prefill {
             None => (vec![Pool::new(fleet.serving, router, Side::Aggregated)?], None),
             Some(prefill) => {
+                let whole_answers = prefill.whole_answers;
+                let handoffs = Handoffs::new(
+                    prefill.transfer,
+                    prefill.missing_only,
+                    &fleet.serving.engine,
+                    whole_answers,
+                );
                 let pools = vec![
                     Pool::new(prefill.pool, router, Side::Prefill)?,
                     Pool::new(fleet.serving, router, Side::Decode)?,
                 ];
-                let handoffs = Handoffs::new(prefill.transfer, prefill.missing_only, kind, whole_answers);
                 (pools, Some(handoffs))
             }
         };
@@ -128,13 +133,13 @@ impl Harness {
             handoffs,
             scaling: None,
             ready: Vec::new(),
-            resumed: Vec::new(),
             changed: Vec::new(),
             parked: Vec::new(),
             flights: Flights::default(),
             collector: Collector::default(),
             events_at_start: fleet.events_at_start,
             looks_between_passes: fleet.looks_between_passes,
+            arrivals_first,
             sla: Sla::default(),
             max_sim_time: None,
             prompt: Vec::new(),
@@ -157,7 +162,9 @@ impl Harness {
     #[must_use]
     pub fn with_records(mut self) -> Self {
         let serving = &self.pools[self.serving_pool as usize].spec;
-        self.collector.keep_records(serving.dp_size, serving.engine.block_size);
+        let decode_first = self.handoffs.is_some() && self.first_pool == self.serving_pool;
+        self.collector
+            .keep_records(serving.dp_size, serving.engine.block_size, decode_first);
         self
     }
 
@@ -168,7 +175,7 @@ impl Harness {
         self
     }
 
-    /// Ends before the first event after `limit`; passes under way then still count.
+    /// Ends before the first event after `limit`; passes under way then do not count.
     #[must_use]
     pub fn with_max_sim_time(mut self, limit: Duration) -> Self {
         self.max_sim_time = Some(SimTime::ZERO + limit);
@@ -213,6 +220,11 @@ impl Harness {
                 break;
             };
             if self.max_sim_time.is_some_and(|limit| next > limit) {
+                if self.looks_between_passes && waiting == 0 {
+                    // The only worker of Dynamo 1.4.2 has gone on to the next arrival before it looks at the clock.
+                    self.now = next;
+                    self.take_arrivals(source);
+                }
                 break;
             }
             if next > CLOCK_END {
@@ -235,7 +247,7 @@ impl Harness {
             }
         }
         let ended_at = self.now;
-        self.finish_passes(source);
+        self.cut_off(source);
         Ok(self.report(ended_at, source, partial))
     }
 
@@ -300,8 +312,8 @@ impl Harness {
     /// While the next thing to happen is the end of a quiet pass and nothing else at that instant, only that worker goes
     /// on: nobody can notice.
     fn run_quietly(&mut self, source: &dyn Source) {
-        let outside = self.next_outside(source).unwrap_or(SimTime(u64::MAX));
-        let limit = self.max_sim_time.unwrap_or(SimTime(u64::MAX));
+        let outside = self.next_outside(source).unwrap_or(SimTime::MAX);
+        let limit = self.max_sim_time.unwrap_or(SimTime::MAX);
         while let Some(Reverse((at, place))) = self.passes.pop() {
             let alone = self.passes.peek().is_none_or(|Reverse((other, _))| *other > at);
             let worker = self.pools[place.pool as usize].worker(place.worker);
@@ -342,11 +354,12 @@ impl Harness {
                 }
             }
             self.welcome(source);
-            self.carry_out(source);
-            while !self.looks_away()
-                && let Some(turn) = source.take(self.now)
-            {
-                self.arrive(turn, source);
+            if self.arrivals_first {
+                self.take_arrivals(source);
+                self.carry_out(source);
+            } else {
+                self.carry_out(source);
+                self.take_arrivals(source);
             }
             self.start_ready(source);
             let (now, collector) = (self.now, &mut self.collector);
@@ -364,8 +377,7 @@ impl Harness {
             let other_due = self.others.peek().is_some_and(|Reverse((at, _))| *at <= now);
             let arrival_due = !self.looks_away() && source.next_at().is_some_and(|at| at <= now);
             let ordered = self.handoffs.as_ref().is_some_and(Handoffs::has_orders);
-            let unsettled = !self.resumed.is_empty() || !self.ready.is_empty();
-            if pass_due || other_due || arrival_due || ordered || unsettled {
+            if pass_due || other_due || arrival_due || ordered || !self.ready.is_empty() {
                 continue;
             }
             let over = self.flights.len() == 0 && source.is_drained();
@@ -381,45 +393,63 @@ impl Harness {
         }
     }
 
+    fn take_arrivals(&mut self, source: &mut dyn Source) {
+        while !self.looks_away()
+            && let Some(turn) = source.take(self.now)
+        {
+            self.arrive(turn, source);
+        }
+    }
+
     /// Workers that take requests since the last look may get what waited for them.
     fn welcome(&mut self, source: &mut dyn Source) {
         while let Some(place) = self.changed.pop() {
             self.release(place.pool, source);
-            let (waited, rest) = self.parked.drain(..).partition(|(pool, _)| *pool == place.pool);
-            self.parked = rest;
-            let waited: Vec<(u8, u64)> = waited;
-            for (pool, id) in waited {
-                self.route(pool, id, source);
-            }
+            let Some(handoffs) = &mut self.handoffs else { continue };
+            self.parked.retain(|&(pool, id)| {
+                if pool == place.pool {
+                    handoffs.route(pool, id);
+                }
+                pool != place.pool
+            });
         }
     }
 
+    /// Idle workers start passes, the lowest number first. What a pass that takes no time has to say is heard before any
+    /// other worker starts, and its worker goes on.
     fn start_ready(&mut self, source: &mut dyn Source) {
-        let whole_answers = self.handoffs.as_ref().is_some_and(|handoffs| handoffs.whole_answers);
         let mut ready = std::mem::take(&mut self.ready);
-        ready.sort_unstable();
-        for &place in &ready {
+        let lowest_last = |ready: &mut Vec<Place>| ready.sort_unstable_by(|a, b| b.cmp(a));
+        lowest_last(&mut ready);
+        while let Some(place) = ready.pop() {
             self.pools[place.pool as usize].worker(place.worker).listed = false;
             self.start(place);
-            if whole_answers && place.pool == PREFILL {
-                self.generate_at_once(place, source);
+            let at_once = self.passes.peek() == Some(&Reverse((self.now, place))) && !self.looks_between_passes;
+            if at_once {
+                self.passes.pop();
+                self.finish_pass(place, source);
+                ready.append(&mut self.ready);
+                lowest_last(&mut ready);
             }
         }
-        ready.clear();
-        self.ready.append(&mut ready);
+        ready.append(&mut self.ready);
+        self.ready = ready;
     }
 
-    /// Lets a prefill worker go on while its passes take no time, as those that only generate do: what it has to say is
-    /// heard before any other worker starts.
-    fn generate_at_once(&mut self, place: Place, source: &mut dyn Source) {
-        while let Some(Reverse(next)) = self.passes.peek()
-            && *next == (self.now, place)
-        {
-            self.passes.pop();
-            self.finish_pass(place, source);
-            self.pools[place.pool as usize].worker(place.worker).listed = false;
-            self.ready.retain(|other| *other != place);
-            self.start(place);
+    /// What is under way when the clock stops: the answer that is complete counts also where its prefill worker still holds
+    /// it. A pass does not, but for the only worker of Dynamo 1.4.2, which looks at the clock between passes only.
+    fn cut_off(&mut self, source: &mut dyn Source) {
+        if self.looks_between_passes {
+            while let Some(Reverse((at, place))) = self.passes.pop() {
+                self.now = at;
+                self.finish_pass(place, source);
+            }
+        }
+        for (id, flight) in self.flights.take_all() {
+            let over = flight.handoff.as_ref().and_then(|handoff| handoff.over);
+            if let Some((terminal, at)) = over {
+                self.collector.record(id, &flight, terminal, at, source);
+            }
         }
     }
 
@@ -429,14 +459,6 @@ impl Harness {
         if !worker.busy && !worker.listed {
             worker.listed = true;
             self.ready.push(place);
-        }
-    }
-
-    /// The passes under way when the clock stops still bring their tokens.
-    fn finish_passes(&mut self, source: &mut dyn Source) {
-        while let Some(Reverse((at, place))) = self.passes.pop() {
-            self.now = at;
-            self.finish_pass(place, source);
         }
     }
 }

@@ -38,7 +38,6 @@ impl Harness {
                 continue;
             }
             let mut pass = std::mem::take(&mut rank.pass);
-            self.collector.prefilled += pass.forward.prefill_tokens;
             for &RequestId(id) in &pass.preempted {
                 let Some(flight) = self.flights.get(id) else { continue };
                 let Some(first) = flight.stretch.take() else { continue };
@@ -80,6 +79,9 @@ impl Harness {
         let worker = pool.worker(place.worker);
         worker.busy = false;
         let started = worker.started;
+        if let Some(handoffs) = &mut self.handoffs {
+            handoffs.resume(place, worker.commands.drain(..));
+        }
         for rank_number in 0..dp_size {
             let pool = &mut self.pools[place.pool as usize];
             let rank = &mut pool.worker(place.worker).ranks[rank_number as usize];
@@ -93,6 +95,7 @@ impl Harness {
                 continue;
             }
             let mut pass = std::mem::take(&mut rank.pass);
+            self.collector.prefilled += pass.forward.prefill_tokens;
             let target = Target {
                 worker: place.worker,
                 rank: rank_number,
@@ -108,10 +111,6 @@ impl Harness {
             }
             self.pools[place.pool as usize].worker(place.worker).ranks[rank_number as usize].pass = pass;
             self.hear_facts(place, rank_number);
-        }
-        let worker = self.pools[place.pool as usize].worker(place.worker);
-        if !worker.commands.is_empty() {
-            self.resumed.push(place);
         }
         self.list(place);
     }
@@ -157,7 +156,7 @@ impl Harness {
             if first {
                 flight.first_token = Some(now);
             } else {
-                flight.gaps.push(now.0 - flight.last_token.0);
+                flight.gaps.push(now.nanos_since(flight.last_token));
                 flight.second_token = flight.second_token.or(Some(now));
             }
             if !exact {

@@ -22,8 +22,8 @@ pub(super) struct Pool {
     /// Of those that only finish what they have.
     draining: Vec<u32>,
     watched: bool,
-    /// Time of all workers up to `counted`, ns.
-    worker_ns: u128,
+    /// Time of all workers up to `counted`, ms.
+    worker_ms: f64,
     counted: SimTime,
 }
 
@@ -37,7 +37,7 @@ impl Pool {
             starting: Vec::new(),
             draining: Vec::new(),
             watched: false,
-            worker_ns: 0,
+            worker_ms: 0.0,
             counted: SimTime::ZERO,
             spec,
         };
@@ -163,17 +163,17 @@ impl Pool {
     }
 
     /// Adds up worker time until `now`.
+    #[allow(clippy::cast_precision_loss)]
     fn count(&mut self, now: SimTime) {
         let workers = self.active.len() + self.starting.len() + self.draining.len();
-        self.worker_ns += u128::from(now.0 - self.counted.0) * workers as u128;
+        self.worker_ms += now.ms_since(self.counted) * workers as f64;
         self.counted = now;
     }
 
     /// Time of all workers until `now`, seconds.
-    #[allow(clippy::cast_precision_loss)]
     pub(super) fn worker_seconds(&mut self, now: SimTime) -> f64 {
         self.count(now);
-        self.worker_ns as f64 / 1e9
+        self.worker_ms / 1e3
     }
 
     /// Every worker that is there, with its number.

@@ -24,8 +24,8 @@ pub(in crate::replay) struct Route {
     pub(in crate::replay) target: Target,
     /// Cached blocks at the target, and most at any target.
     pub(in crate::replay) overlap: Option<(u32, u32)>,
-    /// Router that decided.
-    pub(in crate::replay) replica: u32,
+    /// Router that decided, where there are several.
+    pub(in crate::replay) replica: Option<u32>,
 }
 
 /// What a router does with a request.
@@ -169,7 +169,7 @@ impl PoolRouter {
                         id,
                         target,
                         overlap: None,
-                        replica: 0,
+                        replica: None,
                     })
                 }));
             }
@@ -263,7 +263,7 @@ impl Kv {
             id: placement.id,
             target: placement.target,
             overlap: Some((placement.overlap_blocks, placement.best_overlap_blocks)),
-            replica: u32::try_from(replica).unwrap_or(u32::MAX),
+            replica: u32::try_from(replica).ok().filter(|_| self.routers.len() > 1),
         }
     }
 }

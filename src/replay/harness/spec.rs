@@ -9,7 +9,7 @@ use crate::types::SimTime;
 use super::super::planner::PlannerError;
 
 /// Last instant that a replay reaches, 292 years: times behind it may have been cut to what the clock can show.
-pub(super) const CLOCK_END: SimTime = SimTime(u64::MAX / 2);
+pub(super) const CLOCK_END: SimTime = SimTime::of_ms(9_223_372_036_854.0);
 
 /// The workers.
 #[derive(Debug, Clone)]

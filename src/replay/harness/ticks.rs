@@ -81,8 +81,7 @@ fn instant(ms: f64, after: Option<SimTime>) -> Option<SimTime> {
     if !ms.is_finite() {
         return None;
     }
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    let at = SimTime((ms * 1e6).round().max(0.0) as u64);
+    let at = SimTime::of_ms(ms);
     after.is_none_or(|after| at > after).then_some(at)
 }
 

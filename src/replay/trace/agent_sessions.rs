@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::engine::Semantics;
 
-use super::super::agentic::{AgenticRequest, Dependency, Graph, GraphOrigin, Relation, Trigger};
+use super::super::agentic::{AgenticRequest, Dependency, Graph, GraphOrigin, IdStore, Relation, Trigger};
 use super::request_trace::{Call, Found, SCHEMA};
 
 /// Requests in the order of their begin, end and name, each with its session, and the tool calls between them.
@@ -27,6 +27,7 @@ pub(super) struct AgentTrace {
     /// Tool calls in all.
     pub(super) tools: u64,
     pub(super) block_tokens: u32,
+    pub(super) ids: IdStore,
 }
 
 impl AgentTrace {
@@ -52,6 +53,7 @@ impl AgentTrace {
             block_tokens: self.block_tokens,
             origin,
             rules,
+            ids: self.ids,
         })
     }
 }

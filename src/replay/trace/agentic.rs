@@ -13,8 +13,8 @@ use serde::Deserialize;
 use crate::engine::Semantics;
 use crate::types::Tokens;
 
-use super::super::agentic::{AgenticRequest, Dependency, Graph, GraphOrigin, Relation, Trigger};
-use super::line::{Kind, Lines, TraceError};
+use super::super::agentic::{AgenticRequest, Dependency, Graph, GraphOrigin, IdSink, IdStore, Relation, Trigger};
+use super::line::{Kind, Lines, TraceError, spooling};
 
 const SCHEMA: &str = "dynamo.agentic_mooncake";
 
@@ -72,6 +72,9 @@ struct Row {
     output_length: Option<u32>,
     output_token_ids: Option<Vec<u32>>,
     hash_ids: Option<Vec<u64>>,
+    /// Number of hash ids, which go elsewhere.
+    #[serde(skip)]
+    blocks: Option<usize>,
     #[serde(alias = "created_time")]
     timestamp: Option<f64>,
     not_before_ms: Option<f64>,
@@ -96,8 +99,8 @@ struct Edge {
     relation: Relation,
 }
 
-/// Reads a whole trace; `block_tokens` is the wanted number of tokens per hash id, `default_tokens` that of files that do
-/// not say it.
+/// Reads a whole trace, its hash ids into `ids`; `block_tokens` is the wanted number of tokens per hash id,
+/// `default_tokens` that of files that do not say it.
 ///
 /// # Errors
 /// [`TraceError`] names the line and the field.
@@ -105,12 +108,14 @@ pub fn read<R: BufRead>(
     mut lines: Lines<R>,
     block_tokens: Option<u32>,
     default_tokens: u32,
+    mut ids: IdSink,
 ) -> Result<Graph, TraceError> {
     let mut graph = Graph {
         requests: Vec::new(),
         block_tokens: block_tokens.unwrap_or(default_tokens),
         origin: GraphOrigin::default(),
         rules: Semantics::V1_4_2,
+        ids: IdStore::default(),
     };
     let mut first = true;
     while lines.advance()? {
@@ -126,13 +131,17 @@ pub fn read<R: BufRead>(
                 continue;
             }
         }
-        let row: Row = lines.parse(&FIELDS)?;
-        let request = match graph.rules {
+        let mut row: Row = lines.parse(&FIELDS)?;
+        let hash_ids = row.hash_ids.take();
+        row.blocks = hash_ids.as_ref().map(Vec::len);
+        let mut request = match graph.rules {
             Semantics::V1_6_1 => row.second(&lines, graph.block_tokens)?,
             Semantics::V1_4_2 => row.first(&lines, graph.block_tokens)?,
         };
+        request.hash_ids = ids.put(hash_ids.unwrap_or_default()).map_err(spooling)?;
         graph.requests.push(request);
     }
+    graph.ids = ids.finish().map_err(spooling)?;
     if graph.requests.is_empty() {
         return Err(lines.wrong_file("no requests in the trace"));
     }
@@ -175,14 +184,11 @@ impl Row {
         let missing = |field: &str| lines.wrong(format!("{field} is missing or empty; every request needs it"));
         let request_id = self.request_id.clone().filter(|id| !id.trim().is_empty());
         let request_id = request_id.ok_or_else(|| missing("request_id"))?;
-        let hash_ids = self.hash_ids.clone().ok_or_else(|| missing("hash_ids"))?;
+        let ids = self.blocks.ok_or_else(|| missing("hash_ids"))?;
         let output_tokens = self.output_length.ok_or_else(|| missing("output_length"))?;
-        let covered = u32::try_from(hash_ids.len())
-            .unwrap_or(u32::MAX)
-            .saturating_mul(block_tokens);
+        let covered = u32::try_from(ids).unwrap_or(u32::MAX).saturating_mul(block_tokens);
         let input_tokens = self.input_length.unwrap_or(covered);
         if input_tokens > covered {
-            let ids = hash_ids.len();
             return Err(lines.wrong(format!(
                 "input_length is {input_tokens}, but {ids} hash_ids of {block_tokens} tokens cover {covered}"
             )));
@@ -214,7 +220,6 @@ impl Row {
                 .clone()
                 .unwrap_or_else(|| format!("request_{}", lines.number())),
             model: self.model.clone().unwrap_or_else(|| "unknown".into()),
-            hash_ids,
             input_tokens,
             output_tokens,
             planned,
@@ -257,7 +262,7 @@ impl Row {
         if self.input_length.is_none() {
             return Err(missing("input_length"));
         }
-        let (ids, blocks) = (request.hash_ids.len(), request.input_tokens.div_ceil(block_tokens));
+        let (ids, blocks) = (self.blocks.unwrap_or(0), request.input_tokens.div_ceil(block_tokens));
         if ids != blocks as usize {
             let input_tokens = request.input_tokens;
             return Err(lines.wrong(format!(
@@ -295,7 +300,7 @@ mod tests {
     const ROW: &str = r#""request_id":"a","output_length":1,"hash_ids":[1]"#;
 
     fn graph(text: &str) -> Result<Graph, TraceError> {
-        read(Lines::new("t", text.as_bytes()), None, 512)
+        read(Lines::new("t", text.as_bytes()), None, 512, IdSink::default())
     }
 
     #[test]

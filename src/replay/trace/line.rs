@@ -303,6 +303,14 @@ impl<R: BufRead> Lines<R> {
     }
 }
 
+/// The temporary file that a large trace leaves its hash ids in fails.
+pub(crate) fn spooling(source: io::Error) -> TraceError {
+    TraceError::Io {
+        file: "the temporary file of the trace".into(),
+        source,
+    }
+}
+
 impl<R: Rewind> Lines<R> {
     /// Reads the line that begins at a byte once more; `number` is its own.
     pub(crate) fn read_again(&mut self, begin: u64, number: u64) -> Result<(), TraceError> {

@@ -19,6 +19,7 @@ mod weka;
 
 pub use agentic::read as read_agentic;
 pub use applied::{AppliedFile, SharedPrefix, read as read_applied_compute};
+pub(in crate::replay) use line::spooling;
 pub use line::{Lines, TraceError};
 pub(crate) use mooncake::MooncakeRow;
 pub use mooncake::{MooncakeOptions, MooncakeRows, MooncakeScan, read as read_mooncake};
@@ -27,4 +28,4 @@ pub use place::Rewind;
 pub use request_file::RequestFile;
 pub use request_trace::{RequestTrace, RequestTraceReader};
 pub(crate) use turn_file::{FoundTurn, TurnFile};
-pub use weka::{NestedTimes, WekaReader};
+pub use weka::{NestedTimes, WekaCorpus, WekaFile, WekaReader};

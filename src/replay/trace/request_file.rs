@@ -204,7 +204,7 @@ impl<R: Rewind> TurnFile for RequestFile<R> {
             delay_ms: 0.0,
             last_seen: None,
             turn: TurnSpec {
-                hash_ids: found.hash_ids,
+                hash_ids: found.hash_ids.into_here(),
                 input_tokens: found.input_tokens,
                 output_tokens: found.output_tokens,
                 ..TurnSpec::default()

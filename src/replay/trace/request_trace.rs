@@ -12,10 +12,10 @@ use serde_json::value::RawValue;
 
 use crate::engine::Semantics;
 
-use super::super::agentic::{Graph, Relation, Trigger};
+use super::super::agentic::{Graph, HashIds, IdSink, IdStore, Relation, Trigger};
 use super::super::sessions::{SessionTrace, TurnSpec};
 use super::agent_sessions;
-use super::line::{Lines, TraceError};
+use super::line::{Lines, TraceError, spooling};
 
 pub(super) const SCHEMA: &str = "dynamo.request.trace.v1";
 
@@ -121,7 +121,7 @@ pub(super) struct Found {
     /// Times, ms of the Unix clock.
     pub(super) start: u64,
     pub(super) end: u64,
-    pub(super) hash_ids: Vec<u64>,
+    pub(super) hash_ids: HashIds,
     pub(super) input_tokens: u32,
     pub(super) output_tokens: u32,
     pub(super) agent: Option<AgentContext>,
@@ -138,6 +138,7 @@ pub struct RequestTraceReader {
     block_tokens: Option<u32>,
     rules: Semantics,
     name: Option<String>,
+    ids: IdSink,
 }
 
 impl RequestTraceReader {
@@ -150,16 +151,26 @@ impl RequestTraceReader {
         }
     }
 
+    /// Has the hash ids of what is read go there.
+    #[must_use]
+    pub fn with_ids(mut self, ids: IdSink) -> Self {
+        self.ids = ids;
+        self
+    }
+
     /// Reads one shard.
     ///
     /// # Errors
     /// [`TraceError`] names the line and the field.
     pub fn read<R: BufRead>(&mut self, mut lines: Lines<R>) -> Result<(), TraceError> {
         self.name.get_or_insert_with(|| lines.file().to_owned());
-        while let Some(found) = self.next_request(&mut lines)? {
+        while let Some(mut found) = self.next_request(&mut lines)? {
             if !self.names.insert(found.request_id.clone()) {
                 let name = &found.request_id;
                 return Err(lines.wrong(format!("request_id {name} stands for two requests")));
+            }
+            if let HashIds::Here(ids) = std::mem::take(&mut found.hash_ids) {
+                found.hash_ids = self.ids.put(ids).map_err(spooling)?;
             }
             self.found.push(found);
         }
@@ -247,7 +258,7 @@ impl RequestTraceReader {
             model: request.model,
             start,
             end,
-            hash_ids: replay.input_sequence_hashes,
+            hash_ids: replay.input_sequence_hashes.into(),
             input_tokens,
             output_tokens,
             agent: record.agent_context,
@@ -322,8 +333,9 @@ impl RequestTraceReader {
         let key = |found: &Found| (found.start, found.end, found.request_id.clone());
         self.found.sort_by_cached_key(key);
         let agents = self.found.iter().filter(|found| found.agent.is_some()).count();
+        let ids = std::mem::take(&mut self.ids).finish().map_err(spooling)?;
         if agents == 0 {
-            return Ok(RequestTrace::Independent(self.independent()));
+            return Ok(RequestTrace::Independent(self.independent(&ids).map_err(spooling)?));
         }
         if agents < self.found.len() {
             let plain = self.found.len() - agents;
@@ -336,18 +348,19 @@ impl RequestTraceReader {
             calls: self.calls,
             tools: self.tools,
             block_tokens: self.block_tokens.unwrap_or(1),
+            ids,
         };
         Ok(RequestTrace::Agentic(trace.graph(self.rules).map_err(wrong)?))
     }
 
-    fn independent(self) -> SessionTrace {
+    fn independent(self, ids: &IdStore) -> std::io::Result<SessionTrace> {
         let mut trace = SessionTrace::new(self.block_tokens.unwrap_or(1), false, "request_");
         let first = self.found.first().map_or(0, |found| found.start);
         for (number, found) in (1..).zip(self.found) {
             #[allow(clippy::cast_precision_loss)]
             let start_ms = (found.start - first) as f64;
             let spec = TurnSpec {
-                hash_ids: found.hash_ids,
+                hash_ids: ids.get(&found.hash_ids)?.into_owned(),
                 input_tokens: found.input_tokens,
                 output_tokens: found.output_tokens,
                 start_ms: Some(start_ms),
@@ -355,7 +368,7 @@ impl RequestTraceReader {
             };
             trace.open(None, number, spec);
         }
-        trace
+        Ok(trace)
     }
 }
 

@@ -48,9 +48,8 @@ pub(crate) fn run(case: &Case, args: &EngineDocument) -> Vec<Ran> {
     }
 }
 
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 pub(crate) fn arrival(row: &Row) -> SimTime {
-    SimTime((row.timestamp * 1e6).round() as u64)
+    SimTime::of_ms(row.timestamp)
 }
 
 pub(crate) fn request(at: usize, row: &Row, tokens_per_id: u32) -> EngineRequest {
@@ -70,6 +69,7 @@ pub(crate) fn request(at: usize, row: &Row, tokens_per_id: u32) -> EngineRequest
         planned: None,
         priority: 0,
         salt: HashSalt::default(),
+        routing_key: None,
     }
 }
 

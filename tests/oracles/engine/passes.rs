@@ -11,7 +11,7 @@ use super::drive::{Ran, name, run};
 use super::form::{Case, Core, Event, Fpm, Metrics, Step, Token};
 
 /// Times are compared with this tolerance, ms.
-pub(crate) const TOLERANCE_MS: f64 = 2e-6;
+pub(crate) const TOLERANCE_MS: f64 = 1e-9;
 
 pub(crate) fn check(case_name: &str, case: &Case, expected: &Core) {
     let Some(config) = &expected.engine_config else { return };

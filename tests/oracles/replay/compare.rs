@@ -9,18 +9,15 @@ use serde_json::{Map, Value};
 use super::form::{Recorded, Records};
 
 /// Times, ms.
-const TIME_TOLERANCE: f64 = 2e-6;
+const TIME_TOLERANCE: f64 = 1e-9;
 /// Everything else, relative.
-const TOLERANCE: f64 = 1e-6;
+const TOLERANCE: f64 = 1e-9;
 /// Percentiles of token gaps, relative: both programs keep them in a sketch.
 const SKETCH_TOLERANCE: f64 = 0.002;
 /// Widening of a recorded spread.
 const SPREAD: f64 = 0.05;
 /// Seeds that a result that varies is averaged over.
 const SEEDS: usize = 8;
-
-/// A digest of times, which the peer does not round.
-const NOT_OURS: [&str; 1] = ["agentic_lifecycle_digest"];
 
 pub(crate) fn differences(
     expected: &Map<String, Value>,
@@ -34,7 +31,7 @@ pub(crate) fn differences(
     }
     let ours = report.to_json(1.0);
     let mut found = Vec::new();
-    for (key, value) in expected.iter().filter(|(key, _)| !NOT_OURS.contains(&key.as_str())) {
+    for (key, value) in expected {
         if let Some(difference) = field(key, value, ours.get(key)) {
             found.push(difference);
         }

@@ -60,7 +60,7 @@ impl Link {
     /// Sends `bytes` that are there at `from`. A shared link has been brought up to `from` before.
     #[allow(clippy::cast_precision_loss)]
     pub(super) fn send(&mut self, id: TransferId, from: SimTime, bytes: u64) {
-        let (from, bytes) = (from.0 as f64, bytes as f64);
+        let (from, bytes) = (from.as_ms() * 1e6, bytes as f64);
         let rest = match self.service {
             Service::InTurn => {
                 self.updated = self.updated.max(from + self.latency_ns) + self.time(bytes);
@@ -94,7 +94,8 @@ impl Link {
     /// Brings a shared link up to `now`, before which nothing is done.
     #[allow(clippy::cast_precision_loss)]
     pub(super) fn advance(&mut self, now: SimTime) {
-        let passed = now.0 as f64 - self.updated;
+        let now = now.as_ms() * 1e6;
+        let passed = now - self.updated;
         if self.service == Service::InTurn || passed <= 0.0 {
             return;
         }
@@ -102,7 +103,7 @@ impl Link {
         for moving in &mut self.moving {
             moving.rest = (moving.rest - share).max(0.0);
         }
-        self.updated = now.0 as f64;
+        self.updated = now;
     }
 
     /// Takes a transfer off the link; those behind it in turn are not sooner for that. Returns whether it was there.
@@ -118,14 +119,14 @@ impl Link {
         clippy::cast_sign_loss
     )]
     fn end(&self, moving: Moving) -> SimTime {
-        let ns = match self.service {
-            Service::InTurn => moving.rest,
+        match self.service {
+            Service::InTurn => SimTime::of_ms(moving.rest / 1e6),
             Service::Shared => {
                 let ahead = self.moving.iter().map(|other| other.rest.min(moving.rest)).sum();
-                self.updated + self.time(ahead)
+                // Whole nanoseconds: the rest of a byte that sums leave behind is no time.
+                SimTime::of_nanos((self.updated + self.time(ahead)).round() as u64)
             }
-        };
-        SimTime(ns.round() as u64)
+        }
     }
 
     fn time(&self, bytes: f64) -> f64 {
@@ -142,7 +143,7 @@ mod tests {
     use super::*;
 
     const fn ms(ms: u64) -> SimTime {
-        SimTime(ms * 1_000_000)
+        SimTime::of_nanos(ms * 1_000_000)
     }
 
     const A: TransferId = TransferId(1);

@@ -3,7 +3,7 @@ use super::*;
 use crate::types::LocalHash;
 
 const fn ms(ms: u64) -> SimTime {
-    SimTime(ms * 1_000_000)
+    SimTime::of_nanos(ms * 1_000_000)
 }
 
 /// Chain `family`, block `index`; each takes 1 ms at 1 GB/s.

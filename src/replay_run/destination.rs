@@ -1,0 +1,132 @@
+//! Where results go: whether they can go there is known before the run, and a file is replaced only by a whole one.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use super::RunError;
+
+fn failed(path: &Path, error: io::Error) -> RunError {
+    RunError::Write(path.display().to_string(), error)
+}
+
+/// Makes sure that `path` can be written, with the directories that are missing above it; leaves nothing behind.
+///
+/// # Errors
+/// [`RunError::Write`] names the file.
+pub(crate) fn check(path: &Path) -> Result<(), RunError> {
+    let try_out = || -> io::Result<()> {
+        match fs::metadata(path) {
+            Ok(about) if about.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
+            // A pipe or a device is written as it is.
+            Ok(about) if !about.is_file() => return Ok(()),
+            Ok(_) => drop(File::options().write(true).open(path)?),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        let mut above = path.parent().unwrap_or(Path::new(""));
+        while !above.as_os_str().is_empty() && !above.exists() {
+            above = above.parent().unwrap_or(Path::new(""));
+        }
+        let partial = partial(&above.join("ghostfleet"));
+        drop(File::create(&partial)?);
+        fs::remove_file(partial)
+    };
+    try_out().map_err(|error| failed(path, error))
+}
+
+/// Writes a file whole: it appears under its name when it is complete.
+///
+/// # Errors
+/// [`RunError::Write`] names the file; what was there before is still there.
+pub(crate) fn write(path: &Path, content: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<(), RunError> {
+    let fill = |file: File| -> io::Result<()> {
+        let mut out = BufWriter::new(file);
+        content(&mut out)?;
+        out.flush()
+    };
+    let create = || -> io::Result<()> {
+        if fs::metadata(path).is_ok_and(|about| !about.is_file()) {
+            return fill(File::options().write(true).open(path)?);
+        }
+        make_room(path)?;
+        let partial = partial(path);
+        let written = fill(File::create(&partial)?);
+        // A link stays a link.
+        let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let moved = written.and_then(|()| fs::rename(&partial, target));
+        if moved.is_err() {
+            // What went wrong before counts.
+            let _ = fs::remove_file(&partial);
+        }
+        moved
+    };
+    create().map_err(|error| failed(path, error))
+}
+
+/// Creates a file that is written while the run goes on.
+///
+/// # Errors
+/// [`RunError::Write`] names the file.
+pub(crate) fn create(path: &Path) -> Result<BufWriter<File>, RunError> {
+    let create = || -> io::Result<File> {
+        make_room(path)?;
+        File::create(path)
+    };
+    create().map(BufWriter::new).map_err(|error| failed(path, error))
+}
+
+fn make_room(path: &Path) -> io::Result<()> {
+    match path.parent().filter(|above| !above.as_os_str().is_empty()) {
+        Some(above) => fs::create_dir_all(above),
+        None => Ok(()),
+    }
+}
+
+/// Name of a file in the making, beside the one that it will be.
+fn partial(path: &Path) -> PathBuf {
+    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.partial", std::process::id()));
+    path.with_file_name(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_written_is_told_without_leaving_anything_behind() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = directory.path();
+        check(&at.join("deep/deeper/r.json")).unwrap();
+        assert_eq!(fs::read_dir(at).unwrap().count(), 0);
+        let error = check(at).unwrap_err().to_string();
+        assert!(
+            error.starts_with(&format!("cannot write {}: ", at.display())),
+            "{error}"
+        );
+        fs::write(at.join("file"), "").unwrap();
+        assert!(check(&at.join("file/r.json")).is_err());
+        check(Path::new("/dev/null")).unwrap();
+    }
+
+    #[test]
+    fn a_file_is_replaced_by_a_whole_one_or_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("r.json");
+        write(&path, |out| out.write_all(b"one")).unwrap();
+        let broken = |out: &mut BufWriter<File>| {
+            out.write_all(b"two")?;
+            Err(io::ErrorKind::StorageFull.into())
+        };
+        assert!(write(&path, broken).is_err());
+        assert_eq!(fs::read(&path).unwrap(), b"one");
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        write(&link, |out| out.write_all(b"three")).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"three");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2);
+        write(Path::new("/dev/null"), |out| out.write_all(b"four")).unwrap();
+    }
+}
