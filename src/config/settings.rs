@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::choices::{
     DisaggregationMode, DiscoveryBackend, EventPlane, Finite, Limit, NativeMode, NatsConnections, Ports, Reasoning,
     RequestPlane, ResponsePlane, SchedulingPolicy, StartingStatus, TimingModel, TransferTiming, json, ports,
-    sglang_policy, table_or_json, word,
+    table_or_json, word,
 };
 use super::labels::Labels;
 use crate::engine::{
@@ -152,8 +152,8 @@ pub struct Settings {
     #[arg(long, value_name = "N")]
     pub prefill_schedule_interval: Option<u32>,
 
-    /// Order of SGLang's waiting queue.
-    #[arg(long, value_name = "POLICY", value_parser = sglang_policy)]
+    /// Order of SGLang's waiting queue (routing-key: by the header X-SMG-Routing-Key of requests to the HTTP face).
+    #[arg(long, value_name = "POLICY", value_parser = word::<SglangPolicy>)]
     pub sglang_schedule_policy: Option<SglangPolicy>,
 
     /// SGLang's page size; the same as --block-size.
