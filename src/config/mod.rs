@@ -244,6 +244,8 @@ impl Config {
         let event = host_of(fleet, "event_host", s.event_host.as_ref())?;
         let http = host_of(fleet, "http_host", s.http_host.as_ref())?;
         check_response_plane(environment)?;
+        let limit = s.registration_timeout.map_or(60.0, Finite::get);
+        let registration_limit = seconds(fleet, "registration_timeout", limit)?;
         let config = Self {
             model_name: s
                 .model_name
@@ -253,7 +255,7 @@ impl Config {
             model_path,
             hub: HubOptions::from_lookup(|name| environment.get(name).map(Into::into)),
             seed: s.seed.unwrap_or(0),
-            discovery: discovery(fleet, &s, environment)?,
+            discovery: discovery(fleet, &s, environment, registration_limit)?,
             tcp_host: tcp.bind,
             tcp_advertise: tcp.advertise,
             tcp_port: s.tcp_port.unwrap_or(0),
@@ -268,11 +270,7 @@ impl Config {
             status: status::resolve(fleet, &s)?,
             admin: admin::resolve(fleet, &s)?,
             native: native::resolve(fleet, &s, &group_settings, &groups)?,
-            registration_limit: seconds(
-                fleet,
-                "registration_timeout",
-                s.registration_timeout.map_or(60.0, Finite::get),
-            )?,
+            registration_limit,
             stagger: stagger(fleet, s.stagger_delay.map_or(-1.0, Finite::get), stagger_total)?,
             tls: TcpTls::from_lookup(|name| environment.get(name).cloned()).map_err(tls_error)?,
             nats: nats(fleet, &s, &groups, environment)?,
@@ -404,6 +402,7 @@ fn discovery(
     layered: &Layered,
     s: &Settings,
     environment: &BTreeMap<String, String>,
+    registration_limit: Duration,
 ) -> Result<DiscoveryConfig, ConfigError> {
     let lookup = |name: &str| environment.get(name).cloned();
     let lease_ttl = u64::from(s.lease_ttl.unwrap_or(10));
@@ -428,6 +427,7 @@ fn discovery(
         }
         DiscoveryBackend::File => DiscoveryConfig::File(FileOptions {
             root: s.file_kv.clone().unwrap_or_default(),
+            room_limit: registration_limit,
             ..FileOptions::default()
         }),
         DiscoveryBackend::Mem => DiscoveryConfig::Mem(MemStore::of_process()),
