@@ -4,40 +4,29 @@ use std::net::Ipv6Addr;
 
 /// Host (an IPv6 address with its brackets) and port; `None`: it is no such address. Names are not looked up.
 pub(super) fn split(text: &str) -> Option<(&str, Option<u16>)> {
-    let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((address, rest)) => {
-            address.parse::<Ipv6Addr>().ok()?;
-            let host = &text[..address.len() + 2];
-            (
-                host,
-                if rest.is_empty() {
-                    None
-                } else {
-                    Some(rest.strip_prefix(':')?)
-                },
-            )
+    let (host, port) = if text.starts_with('[') {
+        let (host, rest) = text.split_at(text.find(']')? + 1);
+        host[1..host.len() - 1].parse::<Ipv6Addr>().ok()?;
+        match rest {
+            "" => (host, None),
+            rest => (host, Some(rest.strip_prefix(':')?)),
         }
-        None => match text.split_once(':') {
+    } else {
+        let (host, port) = match text.split_once(':') {
             Some((host, port)) => (host, Some(port)),
             None => (text, None),
-        },
-    };
-    let named = |host: &str| {
+        };
         let plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
-        !host.is_empty() && host.chars().all(plain)
-    };
-    if !host.starts_with('[') && !named(host) {
-        return None;
-    }
-    let port = match port {
-        None => None,
-        // `parse` alone takes `+1`.
-        Some(port) if port.bytes().all(|byte| byte.is_ascii_digit()) => {
-            Some(port.parse::<u16>().ok().filter(|&port| port > 0)?)
+        if host.is_empty() || !host.chars().all(plain) {
+            return None;
         }
-        Some(_) => return None,
+        (host, port)
     };
-    Some((host, port))
+    let Some(port) = port else { return Some((host, None)) };
+    // `parse` alone takes `+1`.
+    let digits = port.bytes().all(|byte| byte.is_ascii_digit());
+    let port = port.parse::<u16>().ok().filter(|&port| digits && port > 0)?;
+    Some((host, Some(port)))
 }
 
 #[cfg(test)]
@@ -60,8 +49,8 @@ mod tests {
     #[test]
     fn what_nobody_can_connect_to_is_no_address() {
         for text in [
-            "", ":1", "h:", "h:0", "h:99999", "h:+1", "h:1:2", "::1:2379", "[::1", "[::1]2", "[h]:1", "a,b:1", "a b:1",
-            "a/b:1", "a=b:1", "*:1",
+            "", ":1", "h:", "h:0", "h:99999", "h:+1", "h:1:2", "::1:2379", "[::1", "[::1]2", "[:1", "[h]:1", "a,b:1",
+            "a b:1", "a/b:1", "a=b:1", "*:1",
         ] {
             assert_eq!(split(text), None, "{text}");
         }

@@ -103,7 +103,7 @@ mod tests {
             ("127.0.0.1:99999", "127.0.0.1:99999"),
             ("http://h:1, http://u:secret@h:0", "http://h:0"),
             ("http://", "http://"),
-            ("HTTP//h:1", "HTTP//h:1"),
+            ("unix:///run/etcd", "unix:///run/etcd"),
             ("http://::1:2379", "http://::1:2379"),
         ] {
             assert_eq!(
