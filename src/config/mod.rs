@@ -134,14 +134,10 @@ pub struct Config {
     pub http_port: Option<u16>,
     /// Address of HTTP ports.
     pub http_host: IpAddr,
-    /// How much is told of forward passes.
-    pub forward_passes: Detail,
     /// Status server; `None`: nobody asked for one.
     pub status: Option<StatusConfig>,
     /// Admin server; `None`: nobody asked for one.
     pub admin: Option<AdminConfig>,
-    /// Native event streams; `None`: nobody asked for them.
-    pub native: Option<NativeEvents>,
     /// Pause between launches.
     pub stagger: Duration,
     /// How long discovery may fail before all workers are registered; then the launch is given up.
@@ -150,8 +146,6 @@ pub struct Config {
     pub tls: TcpTls,
     /// NATS; `None`: no group uses it.
     pub nats: Option<NatsConfig>,
-    /// How ZeroMQ events reach routers.
-    pub brokers: Brokers,
     /// Workers by group.
     pub groups: Vec<Group>,
 }
@@ -171,7 +165,12 @@ pub enum Brokers {
     /// Routers connect to PUB sockets of the workers.
     None,
     /// PUB sockets connect to these brokers.
-    At(BrokerAddresses),
+    At {
+        /// Both sides of them, as `DYN_ZMQ_BROKER_URL` tells a router.
+        url: String,
+        /// Where publishers connect.
+        addresses: BrokerAddresses,
+    },
     /// PUB sockets connect to the brokers that discovery knows.
     Discovered,
 }
@@ -193,6 +192,12 @@ pub struct Group {
     pub request_plane: RequestPlane,
     /// How their events travel.
     pub event_plane: EventPlane,
+    /// How ZeroMQ events reach routers.
+    pub brokers: Brokers,
+    /// Native event streams; `None`: nobody asked for them.
+    pub native: Option<NativeEvents>,
+    /// How much is told of forward passes.
+    pub forward_passes: Detail,
     /// KV events go to `JetStream`, for routers of Dynamo 1.3.
     pub durable_kv_events: bool,
     /// Encoding that they ask routers to use.
@@ -238,8 +243,7 @@ impl Config {
             .enumerate()
             .map(|(index, group)| group::resolve(index, group));
         let groups = groups.collect::<Result<Vec<_>, _>>()?;
-        let group_settings = merged.groups.iter().map(Layered::settings);
-        let group_settings = group_settings.collect::<Result<Vec<_>, _>>()?;
+        native::check_said(merged, &groups)?;
         let tcp = host_of(fleet, "tcp_host", s.tcp_host.as_ref())?;
         let event = host_of(fleet, "event_host", s.event_host.as_ref())?;
         let http = host_of(fleet, "http_host", s.http_host.as_ref())?;
@@ -266,15 +270,12 @@ impl Config {
             event_advertise: event.advertise,
             http_port: s.http_port,
             http_host: http.bind,
-            forward_passes: s.forward_pass_metrics.unwrap_or_default(),
             status: status::resolve(fleet, &s)?,
             admin: admin::resolve(fleet, &s)?,
-            native: native::resolve(fleet, &s, &group_settings, &groups)?,
             registration_limit,
             stagger: stagger(fleet, s.stagger_delay.map_or(-1.0, Finite::get), stagger_total)?,
             tls: TcpTls::from_lookup(|name| environment.get(name).cloned()).map_err(tls_error)?,
             nats: nats(fleet, &s, &groups, environment)?,
-            brokers: brokers(fleet, &s)?,
             groups,
         };
         config.check_ports(fleet)?;
@@ -472,16 +473,6 @@ fn check_response_plane(environment: &BTreeMap<String, String>) -> Result<(), Co
 #[allow(clippy::needless_pass_by_value)]
 fn tls_error(error: TlsError) -> ConfigError {
     ConfigError::Invalid(error.to_string())
-}
-
-fn brokers(layered: &Layered, s: &Settings) -> Result<Brokers, ConfigError> {
-    match s.zmq_broker_url.as_deref().map(str::trim).filter(|url| !url.is_empty()) {
-        Some(url) => BrokerAddresses::from_url(url)
-            .map(Brokers::At)
-            .map_err(|error| refused(layered, "zmq_broker_url", &format!("names no brokers: {error}"))),
-        None if s.zmq_broker_enabled.unwrap_or(false) => Ok(Brokers::Discovered),
-        None => Ok(Brokers::None),
-    }
 }
 
 impl Group {
