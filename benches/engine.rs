@@ -38,6 +38,7 @@ fn request(id: u64, prompt: Prompt, max_tokens: u32) -> EngineRequest {
         planned: None,
         priority: 0,
         salt: HashSalt::default(),
+        routing_key: None,
     }
 }
 

@@ -102,6 +102,8 @@ pub struct EngineRequest {
     pub priority: i32,
     /// Salt of the block hashes: LoRA name and cache namespace.
     pub salt: HashSalt,
+    /// Key by which a router keeps requests together (SGLang `routing-key` order only); never empty.
+    pub routing_key: Option<Arc<str>>,
 }
 
 /// What makes equal tokens hash differently.

@@ -2,9 +2,23 @@
 
 use super::control::Control;
 use super::path::ActorPath;
-use crate::truth::{Caches, RankCache, RankId};
+use crate::truth::{Caches, Past, RankCache, RankId};
 
 impl Control {
+    /// What all ranks have had.
+    pub fn past(&self) -> Past {
+        let mut past = Past::default();
+        for entry in self.registry.entries() {
+            for (rank, memory) in (0..).zip(entry.former()) {
+                past.dropped += memory.dropped;
+                let blocks: Vec<_> = memory.blocks.into();
+                let cache = RankCache::of(format!("{}/r{rank}", entry.id()), &blocks);
+                past.caches.ranks.insert(RankId::new(entry.instance_id(), rank), cache);
+            }
+        }
+        past
+    }
+
     /// The true prefix caches of all ranks, by instance id. Workers that are not alive have none.
     pub async fn caches(&self) -> Caches {
         let mut caches = Caches::default();

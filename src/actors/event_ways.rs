@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::faults::draw::Dice;
-use crate::faults::kind::EventFault;
+use crate::faults::kind::{EventFault, OnTheWay};
 
 /// Messages that a fault may hold back; further ones are lost.
 const MAX_HELD: usize = 4096;
@@ -61,53 +61,40 @@ impl<M: Clone> Ways<M> {
 
     /// Passes a message through the faults; what goes out, in order.
     pub(super) fn pass(&mut self, message: M, faults: &[EventFault], dice: Dice) -> Vec<Sent<M>> {
-        let has = |wanted: fn(&EventFault) -> bool| faults.iter().any(wanted);
-        if has(|fault| matches!(fault, EventFault::Drop {})) {
+        let on_the_way = || faults.iter().filter_map(EventFault::on_the_way);
+        if on_the_way().any(|way| way == OnTheWay::Drop) {
             return vec![Sent::Lost];
         }
-        if has(|fault| matches!(fault, EventFault::Hold {})) {
+        if on_the_way().any(|way| way == OnTheWay::Hold) {
             if self.held.len() >= MAX_HELD {
                 return vec![Sent::Lost];
             }
             self.held.push(message);
             return Vec::new();
         }
+        let (mut copies, mut wait, mut stale) = (1, None, false);
         let mut ready = vec![message];
-        for fault in faults {
-            if let EventFault::Reorder { window } = fault {
-                self.window.append(&mut ready);
-                if self.window.len() >= *window as usize {
-                    ready = std::mem::take(&mut self.window);
-                    dice.shuffle(&mut ready);
+        for way in on_the_way() {
+            match way {
+                OnTheWay::Reorder(window) => {
+                    self.window.append(&mut ready);
+                    if self.window.len() >= window as usize {
+                        ready = std::mem::take(&mut self.window);
+                        dice.shuffle(&mut ready);
+                    }
                 }
+                OnTheWay::Duplicate(extra) => copies += extra,
+                OnTheWay::Delay(ms, jitter_ms) => {
+                    let ms = ms + jitter_ms * dice.unit(1);
+                    wait = Duration::try_from_secs_f64(ms / 1e3).ok();
+                }
+                OnTheWay::StaleEpoch => stale = true,
+                // Both have been seen to.
+                OnTheWay::Drop | OnTheWay::Hold => {}
             }
         }
         let mut sent = Vec::new();
         for message in ready {
-            let mut copies = 1;
-            let (mut wait, mut stale) = (None, false);
-            for fault in faults {
-                match fault {
-                    EventFault::Duplicate { copies: extra } => copies += extra,
-                    EventFault::Delay { ms, jitter_ms } => {
-                        let ms = ms + jitter_ms * dice.unit(1);
-                        wait = Duration::try_from_secs_f64(ms / 1e3).ok();
-                    }
-                    EventFault::StaleEpoch {} => stale = true,
-                    EventFault::Drop {}
-                    | EventFault::Reorder { .. }
-                    | EventFault::Hold {}
-                    | EventFault::Corrupt {}
-                    | EventFault::WrongHash {}
-                    | EventFault::WrongParent {}
-                    | EventFault::WrongRank { .. }
-                    | EventFault::WrongBlockSize { .. }
-                    | EventFault::DuplicateHash {}
-                    | EventFault::Renumber { .. }
-                    | EventFault::Gap { .. }
-                    | EventFault::Silent {} => {}
-                }
-            }
             for _ in 0..copies {
                 sent.push(match (stale, wait) {
                     (true, _) => Sent::Stale(message.clone()),
@@ -121,12 +108,12 @@ impl<M: Clone> Ways<M> {
 
     /// What was held back goes out when its fault has ended.
     pub(super) fn release(&mut self, in_force: &[EventFault]) -> Vec<M> {
-        let has = |wanted: fn(&EventFault) -> bool| in_force.iter().any(wanted);
+        let has = |wanted: fn(OnTheWay) -> bool| in_force.iter().filter_map(EventFault::on_the_way).any(wanted);
         let mut out = Vec::new();
-        if !has(|fault| matches!(fault, EventFault::Hold {})) {
+        if !has(|way| way == OnTheWay::Hold) {
             out.append(&mut self.held);
         }
-        if !has(|fault| matches!(fault, EventFault::Reorder { .. })) {
+        if !has(|way| matches!(way, OnTheWay::Reorder(_))) {
             out.append(&mut self.window);
         }
         out

@@ -1,11 +1,13 @@
 //! Figures of one rank that anyone may read at any time: written by the rank's actor after each pass with relaxed
 //! stores, so that a snapshot never waits for a busy or hung actor.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::transport::event_plane::former::Former;
 use crate::types::{Load, SimTime};
 
 /// Upper bounds of the lateness buckets, microseconds; the last bucket is open.
@@ -41,6 +43,8 @@ pub struct RankGauge {
     due_at: AtomicU64,
     /// When the rank has loaded and runs its first pass, ns.
     starts_at: AtomicU64,
+    /// Blocks that it has had.
+    former: Arc<Former>,
 }
 
 /// A rank that is this late with a pass, or with the requests in its mailbox, is overdue.
@@ -131,6 +135,11 @@ pub struct RankSnapshot {
 }
 
 impl RankGauge {
+    /// Where the rank's blocks go when it has them no more.
+    pub(super) fn former(&self) -> Arc<Former> {
+        Arc::clone(&self.former)
+    }
+
     pub(super) fn set_load(&self, load: &Load, streams: usize) {
         self.running.store(load.running, Relaxed);
         self.waiting.store(load.waiting, Relaxed);

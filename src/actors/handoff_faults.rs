@@ -112,6 +112,7 @@ mod tests {
             alive: true,
             requests: 0,
             cached_blocks: 0,
+            durable_events: false,
         }];
         let faults: Vec<Fault> = lines.iter().map(|line| line.parse().unwrap()).collect();
         ledger.change(&[], faults, SimTime::ZERO, &fleet).unwrap();

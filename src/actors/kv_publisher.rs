@@ -14,6 +14,7 @@ use actix::prelude::*;
 use bytes::Bytes;
 use serde_json::json;
 
+use self::faults::News;
 use super::clock::Clock;
 use super::fault_post::FaultPost;
 use super::gauge::RankGauge;
@@ -98,14 +99,14 @@ impl KvPublisher {
             listener(&events);
         }
         if self.is_disturbed() {
-            return self.publish_disturbed(|journal| journal.record(events), ctx);
+            return self.publish_disturbed(News::Cache(events), ctx);
         }
         let before = self.journal.last_event_id();
         let payloads = self.journal.record(events);
         self.send(&payloads);
         self.gauge.count_kv_events(self.journal.last_event_id() - before);
         if self.stream.is_to_restate() {
-            self.restate();
+            self.restate(ctx);
         }
     }
 
@@ -113,7 +114,11 @@ impl KvPublisher {
         !self.post.table().is_quiet::<EventFault>() || !self.spoiler.is_empty()
     }
 
-    fn restate(&mut self) {
+    /// Says everything anew, which faults disturb like everything else.
+    fn restate(&mut self, ctx: &mut Context<Self>) {
+        if self.is_disturbed() {
+            return self.publish_disturbed(News::Everything, ctx);
+        }
         let before = self.journal.last_event_id();
         let payloads = self.journal.restate();
         self.send(&payloads);
@@ -133,7 +138,7 @@ impl KvPublisher {
             return;
         }
         if self.is_disturbed() {
-            return self.publish_disturbed(|journal| journal.record_lower(events), ctx);
+            return self.publish_disturbed(News::Lower(events), ctx);
         }
         for payload in self.journal.record_lower(events) {
             self.stream.publish(&payload, Clock::unix_ms());
@@ -150,10 +155,10 @@ impl Actor for KvPublisher {
         self.storm(ctx);
         if self.stream.is_durable() {
             // Nobody will ask what this stream starts from, and what the one before it said still stands.
-            self.restate();
-            ctx.run_interval(RESTATE_CHECK, |publisher, _| {
+            self.restate(ctx);
+            ctx.run_interval(RESTATE_CHECK, |publisher, ctx| {
                 if publisher.stream.is_to_restate() {
-                    publisher.restate();
+                    publisher.restate(ctx);
                 }
             });
         }

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::event_ways::{Sent, Ways, corrupt};
 use crate::faults::draw::Dice;
-use crate::faults::kind::EventFault;
+use crate::faults::kind::{EventFault, InContent};
 
 /// Turns identities into others.
 const WRONG: u64 = 0x5bd1_e995_9d1d_0e35;
@@ -31,88 +31,79 @@ impl Spoiler {
         self.ways.held()
     }
 
-    /// Passes a message through the faults; what goes out, in order.
-    pub(super) fn pass(&mut self, payload: Bytes, faults: &[EventFault], dice: Dice) -> Vec<Sent<Bytes>> {
+    /// Passes a payload through the faults; what goes out, in order. `messages` makes of it what is put on the wire.
+    pub(super) fn pass(
+        &mut self,
+        payload: Bytes,
+        faults: &[EventFault],
+        dice: Dice,
+        messages: impl FnOnce(&Bytes) -> Vec<Bytes>,
+    ) -> Vec<Sent<Bytes>> {
         let dice = self.ways.next_dice(dice);
+        let is_corrupt = in_content(faults).any(|content| content == InContent::Corrupt);
         let payload = self.spoil(payload, faults, dice);
-        self.ways.pass(payload, faults, dice)
+        let mut sent = Vec::new();
+        for mut message in messages(&payload) {
+            if is_corrupt {
+                message = corrupt(&message, dice);
+            }
+            sent.extend(self.ways.pass(message, faults, dice));
+        }
+        sent
     }
 
     /// What was held back goes out when its fault has ended.
     pub(super) fn release(&mut self, in_force: &[EventFault]) -> Vec<Bytes> {
-        if !in_force
-            .iter()
-            .any(|fault| matches!(fault, EventFault::Renumber { .. }))
-        {
+        if !in_content(in_force).any(|content| matches!(content, InContent::Renumber(_))) {
             self.offset = None;
         }
         self.ways.release(in_force)
     }
 
-    /// Changes what a message says.
+    /// Changes what a payload says.
     fn spoil(&mut self, payload: Bytes, faults: &[EventFault], dice: Dice) -> Bytes {
-        let changes = faults.iter().any(|fault| {
-            matches!(
-                fault,
-                EventFault::WrongHash {}
-                    | EventFault::WrongParent {}
-                    | EventFault::WrongRank { .. }
-                    | EventFault::WrongBlockSize { .. }
-                    | EventFault::DuplicateHash {}
-                    | EventFault::Renumber { .. }
-            )
-        });
-        let mut payload = payload;
-        if changes && let Ok(Value::Array(mut events)) = rmp_serde::from_slice::<Value>(&payload) {
-            for event in &mut events {
-                self.respell(event, faults, dice);
-            }
-            if let Ok(bytes) = rmp_serde::to_vec_named(&events) {
-                payload = bytes.into();
+        if in_content(faults).all(|content| content == InContent::Corrupt) {
+            return payload;
+        }
+        let Ok(Value::Array(mut events)) = rmp_serde::from_slice::<Value>(&payload) else {
+            return payload;
+        };
+        for event in &mut events {
+            for content in in_content(faults) {
+                self.respell(&mut event["event"], content, dice);
             }
         }
-        if faults.iter().any(|fault| matches!(fault, EventFault::Corrupt {})) {
-            payload = corrupt(&payload, dice);
-        }
-        payload
+        rmp_serde::to_vec_named(&events).map_or(payload, Bytes::from)
     }
 
-    fn respell(&mut self, event: &mut Value, faults: &[EventFault], dice: Dice) {
-        for fault in faults {
-            let event = &mut event["event"];
-            match fault {
-                EventFault::WrongRank { rank } => event["dp_rank"] = (*rank).into(),
-                EventFault::Renumber { first } => {
-                    let id = event["event_id"].as_u64().unwrap_or(0);
-                    let offset = *self.offset.get_or_insert(first.wrapping_sub(id));
-                    event["event_id"] = id.wrapping_add(offset).into();
-                }
-                EventFault::WrongParent {} => {
-                    if let Some(stored) = event["data"].get_mut("stored") {
-                        stored["parent_hash"] = dice.bits(2).into();
-                    }
-                }
-                EventFault::WrongHash {} => each_block(&mut event["data"], |hash| vec![wrong(hash)]),
-                EventFault::WrongBlockSize { factor } => {
-                    each_block(&mut event["data"], |hash| parts_of(hash, *factor));
-                }
-                EventFault::DuplicateHash {} => {
-                    if let Some(blocks) = stored(&mut event["data"]) {
-                        *blocks = blocks.iter().flat_map(|block| [block.clone(), block.clone()]).collect();
-                    }
-                }
-                EventFault::Drop {}
-                | EventFault::Duplicate { .. }
-                | EventFault::Reorder { .. }
-                | EventFault::Delay { .. }
-                | EventFault::Hold {}
-                | EventFault::Corrupt {}
-                | EventFault::Gap { .. }
-                | EventFault::StaleEpoch {}
-                | EventFault::Silent {} => {}
+    fn respell(&mut self, event: &mut Value, content: InContent, dice: Dice) {
+        match content {
+            InContent::WrongRank(rank) => event["dp_rank"] = rank.into(),
+            InContent::Renumber(first) => {
+                let id = event["event_id"].as_u64().unwrap_or(0);
+                let offset = *self.offset.get_or_insert(first.wrapping_sub(id));
+                event["event_id"] = id.wrapping_add(offset).into();
             }
+            InContent::WrongParent => {
+                if let Some(stored) = event["data"].get_mut("stored") {
+                    stored["parent_hash"] = dice.bits(2).into();
+                }
+            }
+            InContent::WrongHash => each_block(&mut event["data"], |hash| vec![wrong(hash)]),
+            InContent::WrongBlockSize(factor) => each_block(&mut event["data"], |hash| parts_of(hash, factor)),
+            InContent::DuplicateHash => {
+                if let Some(blocks) = stored(&mut event["data"]) {
+                    *blocks = blocks.iter().flat_map(|block| [block.clone(), block.clone()]).collect();
+                }
+            }
+            // Not what it says, but its bytes on the wire.
+            InContent::Corrupt => {}
         }
     }
+}
+
+fn in_content(faults: &[EventFault]) -> impl Iterator<Item = InContent> {
+    faults.iter().filter_map(EventFault::in_content)
 }
 
 /// The identity that a block gets in place of its own.
@@ -180,12 +171,16 @@ mod tests {
         rmp_serde::from_slice::<Value>(payload).unwrap()[0].clone()
     }
 
+    fn as_it_is(payload: &Bytes) -> Vec<Bytes> {
+        vec![payload.clone()]
+    }
+
     /// What goes out of three messages, and what comes when the faults end.
     fn pass(faults: &[EventFault]) -> (Vec<Sent<Bytes>>, Vec<Bytes>) {
         let mut spoiler = Spoiler::default();
         let sent = messages(3)
             .into_iter()
-            .flat_map(|m| spoiler.pass(m, faults, Dice::new(1, 1)));
+            .flat_map(|m| spoiler.pass(m, faults, Dice::new(1, 1), as_it_is));
         let sent = sent.collect();
         (sent, spoiler.release(&[]))
     }
@@ -242,7 +237,7 @@ mod tests {
             let mut spoiler = Spoiler::default();
             let sent = messages
                 .iter()
-                .flat_map(|m| spoiler.pass(m.clone(), std::slice::from_ref(&fault), Dice::new(1, 1)));
+                .flat_map(|m| spoiler.pass(m.clone(), std::slice::from_ref(&fault), Dice::new(1, 1), as_it_is));
             sent.map(|sent| match sent {
                 Sent::Now(payload) => read(&payload)["event"]["data"].clone(),
                 other @ (Sent::Later(..) | Sent::Stale(_) | Sent::Lost) => panic!("{other:?}"),

@@ -7,6 +7,7 @@
 
 mod faults;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -36,6 +37,8 @@ pub(super) struct NativeParts {
     pub(super) socket: Arc<ZmqPublisher>,
     /// `None`: no replay socket.
     pub(super) ring: Option<Arc<ReplayRing>>,
+    /// Address of that socket.
+    pub(super) replay_address: Option<SocketAddr>,
     /// Number of the next batch.
     pub(super) next_sequence: Arc<AtomicU64>,
     pub(super) faults: Arc<FaultPost>,
@@ -148,6 +151,7 @@ impl Handler<Look> for NativeStream {
             "topic": String::from_utf8_lossy(topic),
             "has_subscribers": socket.has_subscribers(topic),
             "replayable": ring.is_some(),
+            "replay_address": self.parts.replay_address.map(|address| format!("tcp://{address}")),
             "held_messages": self.faults.held(),
         }))
     }

@@ -165,8 +165,11 @@ pub struct NativePlan {
 }
 
 impl NativePlan {
-    /// `base`, moved up by the rank's number.
+    /// `base`, moved up by the rank's number; any free port stays any free port.
     pub(super) fn port_of(base: SocketAddr, rank: u32) -> SocketAddr {
+        if base.port() == 0 {
+            return base;
+        }
         let port = u32::from(base.port()).saturating_add(rank);
         SocketAddr::new(base.ip(), u16::try_from(port).unwrap_or(u16::MAX))
     }

@@ -25,6 +25,7 @@ use crate::faults::Journal;
 use crate::faults::journal::Event;
 use crate::faults::select::Candidate;
 use crate::transport::discovery::EndpointName;
+use crate::transport::event_plane::former::Memory;
 use crate::transport::http::open::OpenRequests;
 use crate::transport::request_plane::call_home::generate::StreamCounts;
 use crate::transport::request_plane::figures::EndpointFigures;
@@ -44,6 +45,7 @@ pub struct WorkerEntry {
     model: Arc<str>,
     kind: EngineKind,
     block_size: u32,
+    durable_events: bool,
     state: AtomicU8,
     /// Whether its records are in discovery, as far as anybody knows.
     listed: AtomicBool,
@@ -81,6 +83,7 @@ impl WorkerEntry {
             model: Arc::clone(&group.model_name),
             kind: group.engine.kind,
             block_size: group.engine.block_size,
+            durable_events: group.durable_kv_events,
             state: AtomicU8::new(0),
             listed: AtomicBool::new(false),
             registered: AtomicBool::new(false),
@@ -157,6 +160,16 @@ impl WorkerEntry {
         self.gauges.len()
     }
 
+    /// Name of the model that it serves.
+    pub fn model(&self) -> &str {
+        &self.model
+    }
+
+    /// Tokens of its KV blocks.
+    pub fn block_size(&self) -> u32 {
+        self.block_size
+    }
+
     /// Its group.
     pub fn group(&self) -> &str {
         &self.group
@@ -175,6 +188,11 @@ impl WorkerEntry {
     /// Restarts of the worker or one of its children.
     pub fn restarts(&self) -> u64 {
         self.restarts.load(Relaxed)
+    }
+
+    /// Blocks that each of its ranks has had.
+    pub fn former(&self) -> Vec<Memory> {
+        self.gauges.iter().map(|gauge| gauge.former().memory()).collect()
     }
 
     /// The faults in force.
@@ -198,6 +216,7 @@ impl WorkerEntry {
             alive: matches!(self.state(), WorkerState::Ready | WorkerState::Starting),
             requests,
             cached_blocks,
+            durable_events: self.durable_events,
         }
     }
 

@@ -10,6 +10,7 @@ use super::path::ActorPath;
 use super::plan::{PlannedEvents, PlannedRequests, Shared, WorkerPlan};
 use super::registry::WorkerEntry;
 use super::rendezvous::Door;
+use super::strays;
 use super::worker::StartError;
 use crate::transport::discovery::record::EventAddress;
 use crate::transport::event_plane::EventPlane;
@@ -85,6 +86,7 @@ impl Sockets {
             PlannedRequests::OwnTcp => {
                 let own = plan.tcp.unwrap_or_else(|| SocketAddr::new(shared.tcp_advertise, 0));
                 let endpoints = EndpointTable::default();
+                strays::note(&endpoints, std::iter::once(&*plan.group), Arc::clone(&shared.journal));
                 let tls = shared.server_tls.clone();
                 let server = TcpServer::bind(own.ip(), own.port(), endpoints.clone(), shared.tcp_limits, tls)
                     .map_err(|source| StartError::Listener { path, source })?;

@@ -61,7 +61,7 @@ impl From<CommandError> for Problem {
 impl From<FaultError> for Problem {
     fn from(error: FaultError) -> Self {
         let status = match error {
-            FaultError::Unknown(_) | FaultError::Nobody(_) | FaultError::NoPrefill(_) => StatusCode::NOT_FOUND,
+            FaultError::Unknown(_) | FaultError::Nobody(_) | FaultError::Spared(..) => StatusCode::NOT_FOUND,
             FaultError::TooMany(_) => StatusCode::CONFLICT,
             FaultError::Kind(_)
             | FaultError::Selector(_)

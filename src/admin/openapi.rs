@@ -79,6 +79,14 @@ pub const OPERATIONS: &[Operation] = &[
     ),
     operation(
         "get",
+        "/v1/former/{worker}",
+        "Blocks that each rank of a worker, as w3, has announced and has no more, oldest first; of former incarnations, too",
+        &[],
+        None,
+        "Former",
+    ),
+    operation(
+        "get",
         "/v1/blocks/{path}",
         "The shape of those caches: prefixes, ends, depths",
         &[],
@@ -255,13 +263,18 @@ fn schemas() -> Value {
         "Fleet": {"type": "object", "properties": {"journal_last": {"type": "integer"}, "tokens_total": {"type": "integer"}}},
         "WorkerRow": {"type": "object", "properties": {"path": {"type": "string"}, "state": {"type": "string"}}},
         "WorkerRows": {"type": "array", "items": reference("WorkerRow")},
-        "Caches": {"type": "array", "items": {"type": "array", "items": {
+        "Blocks": {"type": "array", "items": {
             "type": "object",
             "properties": {
                 "block_hash": {"type": "integer"},
                 "tokens_hash": {"type": "integer"},
                 "parent": {"type": ["integer", "null"]},
             },
+        }},
+        "Caches": {"type": "array", "items": {"$ref": "#/components/schemas/Blocks"}},
+        "Former": {"type": "array", "items": {"type": "object", "properties": {
+            "blocks": {"$ref": "#/components/schemas/Blocks"},
+            "dropped": {"type": "integer", "description": "blocks that were too many to keep"},
         }}},
         "EventStream": {"type": "string"},
         "Page": {"type": "string"},

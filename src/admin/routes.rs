@@ -23,7 +23,7 @@ use crate::actors::path::ActorPath;
 use crate::faults::kind::catalogue;
 use crate::faults::ledger::Listed;
 use crate::faults::{Fault, FaultId, Selector};
-use crate::types::WorkerId;
+use crate::types::{SequenceHash, StoredBlock, WorkerId};
 
 /// What every handler shares.
 pub(super) struct Api {
@@ -44,6 +44,7 @@ pub(super) fn router(control: Control) -> Router {
         .route("/v1/workers", get(workers))
         .route("/v1/actors/{*path}", get(actor))
         .route("/v1/cache/{*path}", get(cache))
+        .route("/v1/former/{worker}", get(former))
         .route("/v1/blocks/{*path}", get(blocks))
         .route("/v1/records", get(records))
         .route("/v1/faults", get(faults).post(change).put(replace).delete(clear))
@@ -161,12 +162,22 @@ async fn actor(State(api): State<Arc<Api>>, Path(path): Path<String>) -> Answer 
 
 async fn cache(State(api): State<Arc<Api>>, Path(path): Path<String>) -> Answer {
     let ranks = api.control.cached_blocks(path.parse()?).await?;
-    let ranks = ranks.into_iter().map(|blocks| {
-        let block = |(parent, block): &(Option<crate::types::SequenceHash>, crate::types::StoredBlock)| {
-            json!({"block_hash": block.block_hash.0, "tokens_hash": block.tokens_hash.0, "parent": parent.map(|p| p.0)})
-        };
-        blocks.iter().map(block).collect::<Vec<_>>()
-    });
+    let ranks = ranks.iter().map(|blocks| blocks.iter().map(placed).collect::<Vec<_>>());
+    Ok(Json(json!(ranks.collect::<Vec<_>>())))
+}
+
+fn placed((parent, block): &(Option<SequenceHash>, StoredBlock)) -> Value {
+    json!({"block_hash": block.block_hash.0, "tokens_hash": block.tokens_hash.0, "parent": parent.map(|p| p.0)})
+}
+
+/// The worker may be dead: what is remembered outlives it.
+async fn former(State(api): State<Arc<Api>>, Path(worker): Path<String>) -> Answer {
+    let path: ActorPath = worker.parse()?;
+    let entry = api.control.registry().get(path.worker).filter(|_| path.child.is_none());
+    let entry = entry.ok_or(CommandError::NoSuchActor(path))?;
+    let ranks = entry.former().into_iter().map(
+        |memory| json!({"blocks": memory.blocks.iter().map(placed).collect::<Vec<_>>(), "dropped": memory.dropped}),
+    );
     Ok(Json(json!(ranks.collect::<Vec<_>>())))
 }
 

@@ -179,8 +179,9 @@ pub struct DriftArgs {
     /// Ask Dynamo's standalone indexer, which shows everything that it believes in.
     #[arg(long, value_name = "URL", group = "whom")]
     pub indexer: Option<String>,
-    /// Ask the index that a frontend started with --serve-indexer shares with others; it is found through discovery. It answers
-    /// questions, and is asked for what the ranks have: what it believes of prompts that no rank has any more is not seen.
+    /// Ask the index that a frontend started with --serve-indexer shares with others; it is found through discovery. It
+    /// answers questions, and is asked for the prompts that ranks have and for those that they had: each rank, dead or alive,
+    /// remembers the last 2048 blocks that it has announced and has no more.
     #[arg(long, group = "whom")]
     pub served: bool,
     /// Infer it from the choices of any frontend: prompts are planted, one at each rank in turn, and asked for again.
@@ -195,7 +196,8 @@ pub struct DriftArgs {
     /// Look again until it is at most --max, for so long, seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
     pub within: f64,
-    /// Most questions to a served index; prompts for a frontend, half of them planted.
+    /// Most questions to a served index for what ranks have, and as many for what they had; prompts for a frontend, half of
+    /// them planted.
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub probes: usize,
     /// Length of a planted prompt, blocks.

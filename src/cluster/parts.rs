@@ -19,18 +19,16 @@ use crate::actors::fault_desk::FaultDesk;
 use crate::actors::fleet::{Fleet, Launch};
 use crate::actors::plan::{GroupPlan, NativePlan, PlannedEvents, PlannedRequests, Shared, WorkerPlan};
 use crate::actors::registry::Registry;
+use crate::actors::strays;
 use crate::admin::server::AdminDoor;
 use crate::admin::status::StatusServer;
 use crate::config::{Config, Group, Ports};
 use crate::engine::{EngineConfig, WorkerRole};
-use crate::faults::Journal;
-use crate::faults::journal::Addressee;
 use crate::model::Model;
 use crate::model::card::{CardOptions, Role};
 use crate::transport::discovery::Discovery;
-use crate::transport::request_plane::endpoint::EndpointTable;
 use crate::transport::request_plane::tcp::server::Limits;
-use crate::types::{InstanceId, WorkerId};
+use crate::types::WorkerId;
 
 /// Threads for sockets. More would not help: the work is short and the arbiters need the cores too.
 const POOL_THREADS: usize = 2;
@@ -85,7 +83,13 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
         config.max_open_requests,
     );
     let shared = Arc::new(shared.registered_within(config.registration_limit));
-    note_strays(endpoints, &planned, Arc::clone(&shared.journal));
+    if let Some(endpoints) = endpoints {
+        strays::note(
+            &endpoints,
+            planned.iter().map(|group| &**group),
+            Arc::clone(&shared.journal),
+        );
+    }
     let registry = Arc::new(Registry::default());
     let (launch_sender, launch) = watch::channel(Launch::Starting { registered: 0 });
     let status = config.status.as_ref().map(|options| {
@@ -159,26 +163,6 @@ fn facts(arbiters: usize, budget: Budget, model: &Model) -> Facts {
         model_dir: model.dir.clone(),
         token_ids: model.info.generated_ids,
     }
-}
-
-/// Requests for instances that are gone are noted for whoever follows requests; paths begin with the instance id in
-/// hexadecimal.
-fn note_strays(endpoints: Option<EndpointTable>, groups: &[Arc<GroupPlan>], journal: Arc<Journal>) {
-    let Some(endpoints) = endpoints else { return };
-    let without_id = |path: &str| path.split_once('/').map(|(_, rest)| rest.to_owned());
-    let served: Vec<String> = groups
-        .iter()
-        .filter_map(|group| without_id(&group.endpoint.request_path(InstanceId(0))))
-        .collect();
-    endpoints.watch_strays(move |path| {
-        let path = std::str::from_utf8(path).ok().and_then(|path| path.split_once('/'));
-        if let Some((id, rest)) = path
-            && served.iter().any(|name| name == rest)
-            && let Ok(instance) = u64::from_str_radix(id, 16)
-        {
-            journal.note_arrival(Addressee::Gone(instance), "");
-        }
-    });
 }
 
 /// Starts the actor system on its own thread.

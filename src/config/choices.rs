@@ -8,8 +8,6 @@ use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-use crate::engine::SglangPolicy;
-
 /// Where workers announce themselves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -290,14 +288,6 @@ pub enum External {
 pub struct ProfilePath {
     /// NPZ file or directory of profiler results.
     pub path: PathBuf,
-}
-
-/// Order of SGLang's waiting queue.
-pub(super) fn sglang_policy(text: &str) -> Result<SglangPolicy, String> {
-    if text == "routing-key" {
-        return Err("routing-key sorts by a key that requests to an emulated worker do not carry; use fcfs".to_owned());
-    }
-    word(text)
 }
 
 /// Reads one of a settings enum's words, the same ones that a config file has.

@@ -89,6 +89,11 @@ pub(super) fn resolve(
         };
     }
     let connect = s.zmq_kv_events_mode == Some(NativeMode::Connect);
+    if connect && ports.contains(&Some(0)) {
+        return invalid(format!(
+            "{EVENTS} 0 with --zmq-kv-events-mode connect: give the port where the reader listens"
+        ));
+    }
     let topic = text(s.zmq_kv_events_topic.as_ref()).to_owned();
     check_topic(&topic)?;
     Ok(Some(NativeEvents {
@@ -148,12 +153,14 @@ fn host(layered: &Layered, s: &Settings, connect: bool) -> Result<IpAddr, Config
     }
 }
 
+/// Ports; 0 is any free one, a new one at each start of a worker.
 fn list(flag: &str, value: Option<&String>) -> Result<Vec<u16>, ConfigError> {
     let words = text(value).split(',').map(str::trim).filter(|word| !word.is_empty());
     let ports = words.map(|word| {
-        let port = word.parse().ok().filter(|port| *port != 0);
-        port.ok_or_else(|| {
-            ConfigError::Invalid(format!("{flag}: {word:?} is no port; use 1 to 65535, comma separated"))
+        word.parse().map_err(|_| {
+            let why =
+                format!("{flag}: {word:?} is no port; use 1 to 65535, or 0 for any that is free, comma separated");
+            ConfigError::Invalid(why)
         })
     });
     ports.collect()
@@ -216,6 +223,14 @@ mod tests {
         );
         let same = resolved(&["--zmq-kv-events-ports", "5000", "--zmq-replay-ports", "5000"]).unwrap_err();
         assert!(same.contains("port 5000 is wanted twice"), "{same}");
+        let any = [&ranks[..], &["0,0", "--zmq-replay-ports", "0,0"]].concat();
+        assert_eq!(
+            resolved(&any).unwrap().ports,
+            [Some(0), Some(0)],
+            "any free port clashes with nothing"
+        );
+        let nowhere = resolved(&["--zmq-kv-events-ports", "0", "--zmq-kv-events-mode", "connect"]).unwrap_err();
+        assert!(nowhere.contains("where the reader listens"), "{nowhere}");
         let last = resolved(&["--data-parallel-size", "2", "--zmq-kv-events-ports", "65535"]).unwrap_err();
         assert!(last.contains("no port for rank 1"), "{last}");
     }

@@ -106,7 +106,8 @@ fn native(config: &Config, claims: &mut Claims) -> Result<(), ConfigError> {
                 continue;
             };
             for rank in 0..ranks {
-                let Ok(port) = u16::try_from(u32::from(first) + rank) else {
+                let above = if first == 0 { 0 } else { rank };
+                let Ok(port) = u16::try_from(u32::from(first) + above) else {
                     return Err(ConfigError::Invalid(format!(
                         "{flag} {first} leaves no port for rank {rank} of w{worker}"
                     )));

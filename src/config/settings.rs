@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::choices::{
     DisaggregationMode, DiscoveryBackend, EventPlane, Finite, Limit, NativeMode, NatsConnections, Ports, Reasoning,
     RequestPlane, ResponsePlane, SchedulingPolicy, StartingStatus, TimingModel, TransferTiming, json, ports,
-    sglang_policy, table_or_json, word,
+    table_or_json, word,
 };
 use super::labels::Labels;
 use crate::engine::{
@@ -152,8 +152,8 @@ pub struct Settings {
     #[arg(long, value_name = "N")]
     pub prefill_schedule_interval: Option<u32>,
 
-    /// Order of SGLang's waiting queue.
-    #[arg(long, value_name = "POLICY", value_parser = sglang_policy)]
+    /// Order of SGLang's waiting queue (routing-key: by the header X-SMG-Routing-Key of requests to the HTTP face).
+    #[arg(long, value_name = "POLICY", value_parser = word::<SglangPolicy>)]
     pub sglang_schedule_policy: Option<SglangPolicy>,
 
     /// SGLang's page size; the same as --block-size.
@@ -426,7 +426,8 @@ pub struct Settings {
     #[arg(long, value_name = "GBPS")]
     pub bandwidth_g4_to_g2_gbps: Option<Finite>,
 
-    /// Publish each rank's KV events as vLLM does, too: one first port per worker, comma separated; rank r uses port + r.
+    /// Publish each rank's KV events as vLLM does, too: one first port per worker, comma separated; rank r uses port + r, and 0
+    /// is any free port.
     #[arg(long, value_name = "PORTS")]
     #[serde(default, deserialize_with = "ports")]
     pub zmq_kv_events_ports: Option<String>,

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::truth::Drift;
 use crate::truth::choice::Choices;
+use crate::truth::credit::Scope;
 use crate::truth::leaks::{Leak, Leaks};
 use crate::types::SequenceHash;
 
@@ -301,6 +302,20 @@ pub(super) fn drift(drift: &Drift) -> String {
     } else {
         format!("{}\n{sum}", table(&lines))
     }
+}
+
+/// What an index that answers questions was asked for.
+pub(super) fn scope(scope: &Scope) -> String {
+    let Scope {
+        prompts,
+        there_are,
+        forgotten_blocks,
+    } = scope;
+    let forgotten = match forgotten_blocks {
+        0 => String::new(),
+        _ => format!("; {forgotten_blocks} blocks are gone for too long to ask for"),
+    };
+    format!("asked for {prompts} of {there_are} prompts that ranks have or had{forgotten}")
 }
 
 pub(super) fn choices(choices: &Choices) -> String {

@@ -10,9 +10,10 @@ use super::client::{Client, ClientError};
 use super::{CtlError, pretty, print, say};
 use crate::actors::row::WorkerRow;
 use crate::cli::ctl::{DriftArgs, LeaksArgs};
+use crate::truth::credit::{self, Scope};
 use crate::truth::drift::compare;
 use crate::truth::leaks::{Held, leaked};
-use crate::truth::{Block, Caches, Drift, RankCache, RankId, credit};
+use crate::truth::{Block, Caches, Drift, Past, RankCache, RankId};
 use crate::types::{LocalHash, SequenceHash};
 use crate::witness::choices;
 use crate::witness::indexer::Indexer;
@@ -24,13 +25,15 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// How far a router is from the truth, by whatever way it could be asked.
 enum Found {
     Drift(Drift),
+    /// By questions.
+    Asked(Drift, Scope),
     Choices(crate::truth::choice::Choices),
 }
 
 impl Found {
     fn share(&self) -> f64 {
         match self {
-            Self::Drift(drift) => drift.share,
+            Self::Drift(drift) | Self::Asked(drift, _) => drift.share,
             Self::Choices(choices) => choices.share,
         }
     }
@@ -38,6 +41,7 @@ impl Found {
     fn json(&self) -> Value {
         match self {
             Self::Drift(drift) => json!({"by": "index", "drift": drift}),
+            Self::Asked(drift, scope) => json!({"by": "index", "drift": drift, "asked": scope}),
             Self::Choices(choices) => json!({"by": "choices", "choices": choices}),
         }
     }
@@ -70,6 +74,7 @@ pub(super) fn drift(client: &Client, args: &DriftArgs, as_json: bool) -> Result<
     } else {
         say(&match &found {
             Found::Drift(drift) => print::drift(drift),
+            Found::Asked(drift, scope) => format!("{}\n{}", print::drift(drift), print::scope(scope)),
             Found::Choices(choices) => print::choices(choices),
         })?;
     }
@@ -88,7 +93,7 @@ fn look(client: &Client, args: &DriftArgs) -> Result<Found, CtlError> {
         return by_dump(client, &Indexer::new(url, args.model.clone())?).map(Found::Drift);
     }
     if args.served {
-        return by_questions(client, args).map(Found::Drift);
+        return by_questions(client, args).map(|(drift, scope)| Found::Asked(drift, scope));
     }
     let url = args.frontend.as_deref().unwrap_or_default();
     by_choices(client, url, args).map(Found::Choices)
@@ -111,18 +116,18 @@ fn by_dump(client: &Client, indexer: &Indexer) -> Result<Drift, CtlError> {
 }
 
 /// An index that answers questions.
-fn by_questions(client: &Client, args: &DriftArgs) -> Result<Drift, CtlError> {
+fn by_questions(client: &Client, args: &DriftArgs) -> Result<(Drift, Scope), CtlError> {
     let records = client.get("/v1/records", &[("prefix", "v1/instances/".to_owned())])?;
     let index = ServedIndex::find(&records, model(client, args)?)?;
     let before = caches(client)?;
     thread::sleep(PAUSE);
-    let (questions, _) = credit::questions(&[&before], args.probes);
+    let (questions, scope) = credit::questions(&before, &past(client)?, args.probes);
     let mut asked = Vec::new();
     for question in questions {
         let credit = index.ask(&question)?;
         asked.push((question, credit));
     }
-    Ok(credit::compare(&before, &asked, &caches(client)?))
+    Ok((credit::compare(&before, &asked, &caches(client)?), scope))
 }
 
 /// What the fleet says of its models in discovery.
@@ -193,12 +198,31 @@ fn caches(client: &Client) -> Result<Caches, CtlError> {
             Err(error) => return Err(error.into()),
         };
         for (rank, blocks) in (0..).zip(told.as_array().into_iter().flatten()) {
-            let blocks = blocks.as_array().into_iter().flatten().filter_map(read_block).collect();
-            let cache = RankCache::new(format!("{}/r{rank}", row.path), blocks);
-            caches.ranks.insert(RankId::new(row.instance_id, rank), cache);
+            caches
+                .ranks
+                .insert(RankId::new(row.instance_id, rank), read_rank(&row, rank, blocks));
         }
     }
     Ok(caches)
+}
+
+/// What every rank of the fleet has had, those of dead workers included.
+fn past(client: &Client) -> Result<Past, CtlError> {
+    let mut past = Past::default();
+    for row in rows(client)? {
+        let told = client.get(&format!("/v1/former/{}", row.path), &[])?;
+        for (rank, memory) in (0..).zip(told.as_array().into_iter().flatten()) {
+            past.dropped += memory["dropped"].as_u64().unwrap_or(0);
+            let cache = read_rank(&row, rank, &memory["blocks"]);
+            past.caches.ranks.insert(RankId::new(row.instance_id, rank), cache);
+        }
+    }
+    Ok(past)
+}
+
+fn read_rank(row: &WorkerRow, rank: u32, blocks: &Value) -> RankCache {
+    let blocks = blocks.as_array().into_iter().flatten().filter_map(read_block).collect();
+    RankCache::new(format!("{}/r{rank}", row.path), blocks)
 }
 
 fn read_block(block: &Value) -> Option<Block> {

@@ -1,4 +1,4 @@
-//! A client as users have it: one connection per request, tokens as they come, a limit on every wait.
+//! A client as users have it: tokens as they come, a limit on every wait.
 
 use std::time::Duration;
 
@@ -7,10 +7,9 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HOST};
 use hyper::{Method, Request, Response};
-use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::connections::{Connection, Connections};
 use super::record::Failure;
 use super::sse::{Heard, Lines, kept};
 
@@ -51,11 +50,11 @@ pub(super) fn failure(kind: impl Into<String>, detail: impl Into<String>) -> Fai
 
 /// Sends a request and reads its answer to the end. `answer` is kept up to date, so that whoever gives up on it knows how
 /// far it came.
-pub(super) async fn ask(ask: Ask, answer: &mut Answer) {
+pub(super) async fn ask(ask: Ask, connections: &Connections, answer: &mut Answer) {
     let begun = Instant::now();
     let deadline = begun + ask.timeout;
     let first_deadline = deadline.min(begun + ask.first_token_timeout);
-    let outcome = exchange(ask, begun, (first_deadline, deadline), answer).await;
+    let outcome = exchange(ask, connections, begun, (first_deadline, deadline), answer).await;
     if let Err(failure) = outcome {
         if let Some(last) = answer.last {
             // Silence up to the failure is silence too.
@@ -67,18 +66,26 @@ pub(super) async fn ask(ask: Ask, answer: &mut Answer) {
 
 async fn exchange(
     ask: Ask,
+    connections: &Connections,
     begun: Instant,
     (first_deadline, deadline): (Instant, Instant),
     answer: &mut Answer,
 ) -> Result<(), Failure> {
-    let stream = ask.stream;
-    let sent = send(Method::POST, &ask.authority, COMPLETIONS, ask.body);
-    let response = timeout_at(first_deadline, sent).await;
-    let response = response.map_err(|_| failure("first_token_timeout", "no answer began in time"))??;
+    let (stream, authority) = (ask.stream, ask.authority);
+    let sent = async {
+        let mut connection = connections.get(&authority).await?;
+        let response = send(&mut connection, Method::POST, &authority, COMPLETIONS, ask.body).await?;
+        Ok((connection, response))
+    };
+    let sent = timeout_at(first_deadline, sent).await;
+    let (connection, response) = sent.map_err(|_| failure("first_token_timeout", "no answer began in time"))??;
     let status = response.status();
     let mut body = response.into_body();
     if !status.is_success() {
         let text = timeout_at(deadline, collect(&mut body)).await;
+        if matches!(text, Ok(Ok(_))) {
+            connections.put_back(&authority, connection);
+        }
         let text = text.map_or_else(|_| Vec::new(), Result::unwrap_or_default);
         return Err(failure(
             format!("http_{}", status.as_u16()),
@@ -88,6 +95,7 @@ async fn exchange(
     if !stream {
         let text = timeout_at(deadline, collect(&mut body)).await;
         let text = text.map_err(|_| failure("timeout", "the answer did not come in time"))??;
+        connections.put_back(&authority, connection);
         answer.heard.event(&text);
         answer.heard.done = true;
         let now = begun.elapsed();
@@ -119,6 +127,7 @@ async fn exchange(
         });
         pushed.map_err(|_| failure("malformed", "a line does not end"))?;
     }
+    connections.put_back(&authority, connection);
     verdict(&answer.heard)
 }
 
@@ -140,17 +149,13 @@ fn verdict(heard: &Heard) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn send(method: Method, authority: &str, path: &str, body: Bytes) -> Result<Response<Incoming>, Failure> {
-    let stream = TcpStream::connect(authority).await;
-    let stream = stream.map_err(|error| failure("connect", format!("{authority}: {error}")))?;
-    // Small requests must not wait for each other; a socket that cannot be told so works all the same.
-    let _ = stream.set_nodelay(true);
-    let broken = |error: hyper::Error| failure("reset", error.to_string());
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-        .await
-        .map_err(broken)?;
-    // Ends when the answer has been read or is dropped; its errors come out of the body as well.
-    tokio::spawn(connection);
+async fn send(
+    connection: &mut Connection,
+    method: Method,
+    authority: &str,
+    path: &str,
+    body: Bytes,
+) -> Result<Response<Incoming>, Failure> {
     let request = Request::builder()
         .method(method)
         .uri(path)
@@ -158,7 +163,8 @@ async fn send(method: Method, authority: &str, path: &str, body: Bytes) -> Resul
         .header(CONTENT_TYPE, "application/json")
         .body(Full::new(body))
         .map_err(|error| failure("malformed", error.to_string()))?;
-    sender.send_request(request).await.map_err(broken)
+    let sent = connection.send_request(request).await;
+    sent.map_err(|error| failure("reset", error.to_string()))
 }
 
 async fn collect(body: &mut Incoming) -> Result<Vec<u8>, Failure> {
@@ -178,7 +184,10 @@ async fn collect(body: &mut Incoming) -> Result<Vec<u8>, Failure> {
 /// A small page; `None` when there is none in time.
 pub(super) async fn get(authority: &str, path: &str, limit: Duration) -> Option<(u16, Vec<u8>)> {
     let page = async {
-        let response = send(Method::GET, authority, path, Bytes::new()).await.ok()?;
+        let mut connection = Connections::default().get(authority).await.ok()?;
+        let response = send(&mut connection, Method::GET, authority, path, Bytes::new())
+            .await
+            .ok()?;
         let status = response.status().as_u16();
         let text = collect(&mut response.into_body()).await.ok()?;
         Some((status, text))

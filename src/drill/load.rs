@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::client::{self, Answer, Ask, failure};
+use super::connections::Connections;
 use super::plan::Plan;
 use super::record::{Failure, Request};
 use super::scenario::load::Load;
@@ -91,6 +92,7 @@ pub(super) struct Shared {
     /// Clients give up.
     pub(super) give_up: CancellationToken,
     pub(super) requests: TaskTracker,
+    connections: Connections,
     next: AtomicU64,
     in_flight: AtomicU32,
 }
@@ -107,6 +109,7 @@ impl Shared {
     ) -> Self {
         Self {
             position,
+            connections: Connections::new(load.keep_alive),
             load,
             model,
             plan,
@@ -163,7 +166,7 @@ impl Shared {
                 };
                 self.in_flight.fetch_add(1, Relaxed);
                 let over = tokio::select! {
-                    () = client::ask(ask, &mut answer) => true,
+                    () = client::ask(ask, &self.connections, &mut answer) => true,
                     () = self.give_up.cancelled() => false,
                 };
                 self.in_flight.fetch_sub(1, Relaxed);

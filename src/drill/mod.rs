@@ -23,22 +23,25 @@
 //! | [`record`] | what was seen; pure |
 //! | [`check`] | what has to hold, and whether it did; pure |
 //! | [`report`] | the verdict as text, JSON, JUnit and HTML; pure |
-//! | `client`, [`sse`], `load` | probe load over HTTP |
+//! | `client`, `connections`, [`sse`], `load` | probe load over HTTP |
 //! | `program` | a load that is a program, AIPerf for one: started, waited for, ended |
-//! | `stage`, `router`, `group`, `scratch`, `tail` | the fleet, the router in front of it and its end, their files |
+//! | `stage`, `router`, `process`, `group`, `scratch`, `tail` | the fleet, the router in front of it and its end, their files |
 //! | `timeline`, `watcher` | what is done to the fleet; what it looks like meanwhile |
-//! | [`Served`] | the index of a frontend that serves it |
-//! | [`truth`] | where a comparison of the router's index with the truth comes in |
+//! | `index` | whom a drill asks what is believed of caches: a frontend's index, its choices, a standalone indexer |
+//! | [`truth`] | where a comparison of that with the truth comes in |
 //! | [`Stop`] | a user's wish that it ends |
 //! | `run`, [`command`] | all of it, from beginning to end; the command |
 
 pub mod check;
 mod client;
 pub mod command;
+mod connections;
 mod error;
 mod group;
+mod index;
 mod load;
 pub mod plan;
+mod process;
 mod program;
 pub mod record;
 pub mod report;
@@ -46,7 +49,6 @@ mod router;
 mod run;
 pub mod scenario;
 mod scratch;
-mod served;
 pub mod sse;
 mod stage;
 mod stop;
@@ -57,9 +59,9 @@ mod watcher;
 
 pub use check::{Check, Judgement, Status};
 pub use error::{DrillError, Unfinished};
+pub use index::Served;
 pub use record::Record;
 pub use report::{Report, Verdict};
 pub use run::{Front, MakeRouter, Options, Progress, attempt, run};
 pub use scenario::{Scenario, ScenarioError};
-pub use served::Served;
 pub use stop::Stop;

@@ -1,7 +1,7 @@
 //! What was seen during a drill: requests as clients saw them, requests as the fleet saw them, figures, moments. Times are
 //! seconds since the drill's start.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
@@ -23,6 +23,8 @@ pub struct Record {
     pub workers: Vec<Candidate>,
     /// Which of them only prefill.
     pub prefill: Vec<bool>,
+    /// Whose address is nobody's while they are away, so that what comes to it then is not seen.
+    pub unseen_when_away: Vec<bool>,
     /// Names of the loads.
     pub loads: Vec<String>,
     /// Loads that are programs, and what became of them; those that were started.
@@ -47,10 +49,23 @@ pub struct Record {
     pub settled_after: f64,
     /// Comparisons of a router's index with the truth; none where it cannot be asked.
     pub drift: Vec<Drift>,
+    /// Who was asked for them.
+    pub witness: Witness,
     /// The end of the log of a router that the drill has started.
     pub router_log: String,
     /// What a reader should know.
     pub notes: Vec<String>,
+}
+
+/// Who was asked what is believed of the workers' caches.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Witness {
+    /// The scenario names it: that it cannot be asked is a failure.
+    pub is_named: bool,
+    /// It is an index of its own, and there need not be a router.
+    pub is_standalone: bool,
+    /// Why it could not be asked, the last time that it could not.
+    pub problem: Option<String>,
 }
 
 /// A load that is a program, run.
@@ -294,6 +309,11 @@ impl Record {
         }
     }
 
+    /// Takes out requests that the drill has sent for its own ends.
+    pub fn leave_out(&mut self, own: &BTreeSet<String>) {
+        self.arrivals.retain(|arrival| !own.contains(&arrival.request));
+    }
+
     /// The first moment that disturbs.
     pub fn first_disturbance(&self) -> Option<&Moment> {
         self.moments.iter().find(|moment| moment.disturbs)
@@ -302,6 +322,14 @@ impl Record {
     /// A moment by name.
     pub fn moment(&self, mark: &str) -> Option<&Moment> {
         self.moments.iter().find(|moment| moment.mark == mark)
+    }
+
+    /// Whether a worker is gone at some time from `from` until before `until`.
+    pub fn is_away(&self, worker: u32, from: f64, until: f64) -> bool {
+        let gone = |state: &State| matches!(state.state.as_str(), "dead" | "left");
+        let own = || self.states.iter().filter(|state| state.worker == worker);
+        let at_first = own().rfind(|state| state.at <= from);
+        at_first.is_some_and(gone) || own().any(|state| from < state.at && state.at < until && gone(state))
     }
 
     /// When a worker serves again after having been away at some time after `at`.
@@ -373,6 +401,7 @@ pub(super) mod tests {
                     alive: true,
                     requests: 0,
                     cached_blocks: 0,
+                    durable_events: false,
                 })
                 .collect(),
             prefill: vec![false; 4],
@@ -414,6 +443,8 @@ pub(super) mod tests {
         ];
         record.join();
         assert_eq!(record.requests[0].workers, [1, 2]);
+        record.leave_out(&["a-b".to_owned()].into());
+        assert_eq!(record.arrivals.len(), 1);
     }
 
     #[test]
@@ -428,5 +459,9 @@ pub(super) mod tests {
             .to_vec();
         assert_eq!(record.returned(1, 4.0), Some(6.5));
         assert_eq!((record.returned(1, 6.2), record.returned(2, 0.0)), (None, None));
+        for (from, until, away) in [(0.0, 4.0, false), (0.0, 4.1, true), (5.0, 5.5, true), (6.0, 9.0, false)] {
+            assert_eq!(record.is_away(1, from, until), away, "{from} to {until}");
+        }
+        assert!(!record.is_away(2, 0.0, 9.0));
     }
 }

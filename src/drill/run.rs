@@ -14,18 +14,20 @@ use tokio_util::task::TaskTracker;
 
 use super::check::{Check, Quantity, Whom, judge};
 use super::error::{DrillError, Unfinished};
+use super::index;
 use super::load::{self, Pace, Shared, Targets};
 use super::plan::Plan;
+use super::process::{Process, Surroundings};
 use super::program::{self, Job};
-use super::record::{Drift, ProgramRun, Record, Request};
+use super::record::{Drift, ProgramRun, Record, Request, Witness};
 use super::report::Report;
-use super::router::{Expected, Router, wait_ready};
+use super::router::{self, Expected};
 use super::scenario::frontend::{Frontend, READY_WITHIN};
+use super::scenario::index::Index;
 use super::scenario::load::Target;
 use super::scenario::step::Action;
 use super::scenario::{Scenario, step};
 use super::scratch::Scratch;
-use super::served::Served;
 use super::stage::{self, Wanted};
 use super::stop::Stop;
 use super::timeline::Timeline;
@@ -66,7 +68,8 @@ pub struct Options<'a> {
     pub environment: BTreeMap<String, String>,
     /// Ends the drill early, without a verdict.
     pub stop: Stop,
-    /// Compares the router's index with the truth while the drill runs; [`Served`] without, where a check asks for it.
+    /// Compares the router's index with the truth while the drill runs; without: whom the scenario names, where a check asks
+    /// for it.
     pub truth: Option<Box<dyn Truth>>,
     /// Told of each phase.
     pub progress: Option<Progress<'a>>,
@@ -108,11 +111,6 @@ pub fn attempt(scenario: &Scenario, options: Options<'_>) -> Result<Report, Unfi
         truth,
         progress,
     } = options;
-    let asks_for_drift = |check: &Check| check.condition.quantity == Quantity::IndexDrift;
-    let truth = match truth {
-        None if scenario.checks.iter().any(asks_for_drift) => Some(Box::new(Served::default()) as Box<dyn Truth>),
-        given => given,
-    };
     let tell = |phase: &str| {
         if let Some(progress) = &progress {
             progress(phase);
@@ -159,7 +157,7 @@ pub fn attempt(scenario: &Scenario, options: Options<'_>) -> Result<Report, Unfi
         stop: &stop,
         tell: &tell,
     };
-    let recorded = runtime.block_on(stage.play(&front, truth.as_deref()));
+    let recorded = runtime.block_on(stage.play(&front, truth));
     // Tasks of clients that were given up on go before the workers that serve them.
     runtime.shutdown_timeout(GOODBYE);
     cluster.begin_stop();
@@ -171,7 +169,12 @@ pub fn attempt(scenario: &Scenario, options: Options<'_>) -> Result<Report, Unfi
 }
 
 fn refuse_what_says_nothing(scenario: &Scenario, direct: bool) -> Result<(), DrillError> {
-    if direct && scenario.checks.iter().all(|check| check.needs_frontend) {
+    let has_indexer = matches!(scenario.index, Index::Indexer(_));
+    let says_nothing = |check: &Check| {
+        let quantity = &check.condition.quantity;
+        check.needs_frontend || quantity.is_of_a_router() && !(has_indexer && *quantity == Quantity::IndexDrift)
+    };
+    if direct && scenario.checks.iter().all(says_nothing) {
         return Err(DrillError::Input(format!(
             "{}: every check needs a frontend; name one with --frontend or --frontend-command",
             scenario.path.display()
@@ -209,16 +212,30 @@ fn refuse_unknown_workers(scenario: &Scenario, fleet: &[Candidate]) -> Result<()
     Ok(())
 }
 
+/// What came of comparisons.
+#[derive(Default)]
+struct Comparisons {
+    found: Vec<Drift>,
+    /// Why the last one that did not work did not.
+    problem: Option<String>,
+}
+
 /// Compares the index with the truth every so often, for ever.
-async fn compare(truth: Option<&dyn Truth>, control: &Control, epoch: Instant, compared: &RefCell<Vec<Drift>>) {
+async fn compare(truth: Option<&dyn Truth>, control: &Control, epoch: Instant, compared: &RefCell<Comparisons>) {
     let Some(truth) = truth else {
         return std::future::pending().await;
     };
     loop {
         match truth.compare(control).await {
-            Ok(found) => compared.borrow_mut().push(found.at(epoch.elapsed().as_secs_f64())),
+            Ok(found) => {
+                let drift = found.at(epoch.elapsed().as_secs_f64());
+                compared.borrow_mut().found.push(drift);
+            }
             // A router may be busy, or not serve its index; without any comparison the checks say so.
-            Err(why) => tracing::debug!(why, "the index was not compared"),
+            Err(why) => {
+                tracing::debug!(why, "the index was not compared");
+                compared.borrow_mut().problem = Some(why);
+            }
         }
         sleep(COMPARE).await;
     }
@@ -258,14 +275,18 @@ struct Stage<'a> {
 }
 
 impl Stage<'_> {
-    async fn play(&self, front: &Frontend, truth: Option<&dyn Truth>) -> Result<Record, Unfinished> {
+    async fn play(&self, front: &Frontend, truth: Option<Box<dyn Truth>>) -> Result<Record, Unfinished> {
         let expected = stage::expected(self.config, self.cluster);
         let (mut router, authority) = tokio::select! {
             router = self.router(front, &expected) => router?,
             reason = self.stop.wait() => return Err(reason.into()),
         };
+        let truth = tokio::select! {
+            truth = self.truth(truth, authority.as_deref()) => truth?,
+            reason = self.stop.wait() => return Err(reason.into()),
+        };
         (self.tell)("running");
-        let (mut record, broken) = self.drill(authority, router.as_mut(), truth).await;
+        let (mut record, broken) = self.drill(authority, router.as_mut(), truth.as_deref()).await;
         record.router_log = router.map_or_else(String::new, |router| router.log_tail());
         match broken {
             None => Ok(record),
@@ -276,24 +297,51 @@ impl Stage<'_> {
         }
     }
 
+    /// Who is asked what is believed of caches, where a check wants to know.
+    async fn truth(
+        &self,
+        given: Option<Box<dyn Truth>>,
+        authority: Option<&str>,
+    ) -> Result<Option<Box<dyn Truth>>, DrillError> {
+        let asks = |check: &Check| check.condition.quantity == Quantity::IndexDrift;
+        if given.is_some() || !self.scenario.checks.iter().any(asks) {
+            return Ok(given);
+        }
+        let places = stage::places(self.config);
+        let surroundings = Surroundings {
+            what: "indexer",
+            places: &places,
+            scratch: self.scratch.path(),
+            tell: self.tell,
+        };
+        let fleet = (self.config, self.seed, self.cluster.control());
+        index::witness(&self.scenario.index, authority, fleet, surroundings).await
+    }
+
     async fn router(
         &self,
         front: &Frontend,
         expected: &Expected,
-    ) -> Result<(Option<Router>, Option<String>), DrillError> {
+    ) -> Result<(Option<Process>, Option<String>), DrillError> {
         match front {
             Frontend::None => Ok((None, None)),
             Frontend::Url(url) => {
                 (self.tell)("waiting for the frontend");
                 let authority = url.trim_start_matches("http://").to_owned();
-                let ready = wait_ready(&authority, expected, READY_WITHIN.duration(), self.tell, || None).await;
+                let ready = router::wait(&authority, expected, READY_WITHIN.duration(), self.tell).await;
                 ready.map_err(|why| DrillError::Frontend(format!("{url}: {why}")))?;
                 Ok((None, Some(authority)))
             }
             Frontend::Command(command) => {
                 (self.tell)("starting the frontend");
                 let places = stage::places(self.config);
-                let router = Router::start(command, &places, expected, self.scratch.path(), self.tell).await?;
+                let surroundings = Surroundings {
+                    what: router::WHAT,
+                    places: &places,
+                    scratch: self.scratch.path(),
+                    tell: self.tell,
+                };
+                let router = router::start(surroundings, command, expected).await?;
                 let authority = router.authority.clone();
                 Ok((Some(router), Some(authority)))
             }
@@ -308,7 +356,7 @@ impl Stage<'_> {
     async fn drill(
         &self,
         authority: Option<String>,
-        mut router: Option<&mut Router>,
+        mut router: Option<&mut Process>,
         truth: Option<&dyn Truth>,
     ) -> (Record, Option<DrillError>) {
         let scenario = self.scenario;
@@ -360,8 +408,8 @@ impl Stage<'_> {
         let steps = self.steps();
         let end = epoch + scenario.duration.duration();
         let mut timeline = Timeline::new(control.clone(), self.seed, paces, epoch);
-        let compared = RefCell::default();
-        let mut alive = || router.as_deref_mut().map_or(Ok(()), Router::check_alive);
+        let compared = RefCell::<Comparisons>::default();
+        let mut alive = || router.as_deref_mut().map_or(Ok(()), Process::check_alive);
         let broken = {
             let acting = timeline.run(&steps);
             let mut acting = std::pin::pin!(acting);
@@ -384,7 +432,13 @@ impl Stage<'_> {
                 }
             }
         };
-        record.drift = compared.take();
+        let compared = compared.take();
+        record.drift = compared.found;
+        record.witness = Witness {
+            is_named: self.scenario.index != Index::Any,
+            is_standalone: matches!(self.scenario.index, Index::Indexer(_)),
+            problem: compared.problem,
+        };
         let patience = if broken.is_some() {
             record.duration = epoch.elapsed().as_secs_f64();
             Duration::ZERO
@@ -410,6 +464,8 @@ impl Stage<'_> {
         watcher.tell(&mut record);
         record.moments = marks.tell(&record.journal);
         record.moments.retain(|moment| !moment.mark.starts_with(step::OWN));
+        let own = truth.map_or_else(Vec::new, Truth::own_requests);
+        record.leave_out(&own.into_iter().collect());
         record.join();
         (record, broken.or_else(|| self.stop.reason()))
     }
@@ -442,6 +498,7 @@ impl Stage<'_> {
             has_frontend,
             workers: self.cluster.control().registry().candidates(),
             prefill: stage::prefill(self.config),
+            unseen_when_away: stage::unseen_when_away(self.config),
             loads: self.scenario.loads.iter().map(|load| load.name.clone()).collect(),
             ..Record::default()
         }

@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::error::DrillError;
-use super::router::{Expected, Places};
+use super::process::Places;
+use super::router::Expected;
 use super::scenario::load::Target;
 use super::scenario::{Fleet, Scenario};
 use crate::cluster::Cluster;
-use crate::config::{Config, ConfigFile, DiscoveryBackend, Merged, Settings, layers};
+use crate::config::{Config, ConfigFile, DiscoveryBackend, Group, Merged, Ports, RequestPlane, Settings, layers};
 use crate::engine::WorkerRole;
 use crate::transport::discovery::DiscoveryConfig;
 
@@ -113,10 +114,20 @@ pub(super) fn places(config: &Config) -> Places {
 
 /// Which workers only prefill, by position.
 pub(super) fn prefill(config: &Config) -> Vec<bool> {
-    let groups = config.groups.iter();
-    let workers = groups.flat_map(|group| {
+    by_worker(config, |group| group.engine.role == WorkerRole::Prefill)
+}
+
+/// Which workers have an address that nobody listens at while they are away, by position.
+pub(super) fn unseen_when_away(config: &Config) -> Vec<bool> {
+    by_worker(config, |group| {
+        group.request_plane != RequestPlane::Tcp || config.ports == Ports::PerWorker
+    })
+}
+
+fn by_worker(config: &Config, is_so: impl Fn(&Group) -> bool) -> Vec<bool> {
+    let workers = config.groups.iter().flat_map(|group| {
         let many = usize::try_from(group.num_workers).unwrap_or(usize::MAX);
-        std::iter::repeat_n(group.engine.role == WorkerRole::Prefill, many)
+        std::iter::repeat_n(is_so(group), many)
     });
     workers.collect()
 }

@@ -39,4 +39,9 @@ pub type Comparing<'a> = Pin<Box<dyn Future<Output = Result<Compared, String>> +
 pub trait Truth {
     /// Compares now.
     fn compare<'a>(&'a self, control: &'a Control) -> Comparing<'a>;
+
+    /// Ids of requests that it has sent for that: they are none of the drill's.
+    fn own_requests(&self) -> Vec<String> {
+        Vec::new()
+    }
 }

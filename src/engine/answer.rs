@@ -277,6 +277,7 @@ mod tests {
             planned: None,
             priority: 0,
             salt: HashSalt::default(),
+            routing_key: None,
         }
     }
 

@@ -136,6 +136,8 @@ pub enum SglangPolicy {
     Hrrn,
     /// Fewest tokens to compute first; long prompts that are computed in part leave room for shorter ones.
     ShortestPrefillFirst,
+    /// Requests whose routing key most of those that run have first; the others by their keys.
+    RoutingKey,
 }
 
 /// What only SGLang has.
@@ -523,6 +525,15 @@ impl EngineConfig {
         }
     }
 
+    /// Among how many ranks SGLang's prefill chunk is divided: with data-parallel attention the reference emulator gives
+    /// each rank its share.
+    pub(crate) fn ranks_of_a_chunk(&self) -> u32 {
+        match (self.fidelity, self.semantics) {
+            (Fidelity::Mocker, Semantics::V1_6_1) => self.data_parallel_size,
+            (Fidelity::Mocker, Semantics::V1_4_2) | (Fidelity::Real, _) => 1,
+        }
+    }
+
     fn validate_kind(&self) -> Result<(), ConfigError> {
         if let Some(speculation) = &self.speculation {
             if !(1..=5).contains(&speculation.nextn) {
@@ -581,6 +592,10 @@ impl EngineConfig {
             Some(chunk) if !chunk.is_multiple_of(self.block_size) => Err(ConfigError::UnevenChunk {
                 chunk,
                 page: self.block_size,
+            }),
+            Some(chunk) if chunk < self.ranks_of_a_chunk() => Err(ConfigError::SharedChunk {
+                chunk,
+                ranks: self.ranks_of_a_chunk(),
             }),
             _ => Ok(()),
         }
@@ -666,6 +681,14 @@ pub enum ConfigError {
         chunk: u32,
         /// Page size, tokens.
         page: u32,
+    },
+    /// A chunk divided among ranks leaves nothing for each.
+    #[error("sglang.chunked_prefill_size {chunk} is divided among {ranks} ranks; set it to {ranks} or more")]
+    SharedChunk {
+        /// Chunk size, tokens.
+        chunk: u32,
+        /// Data-parallel ranks.
+        ranks: u32,
     },
     /// Not a share.
     #[error("reasoning.thinking_ratio must be between 0 and 1, got {0}")]

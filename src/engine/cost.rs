@@ -18,6 +18,7 @@ pub(super) fn request(id: u64, family: u32, prompt_len: u32, max_tokens: u32) ->
         planned: None,
         priority: 0,
         salt: HashSalt::default(),
+        routing_key: None,
     }
 }
 

@@ -5,7 +5,8 @@
 //! as [`HandoffFact`]s; when a transfer is over is the driver's to decide ([`KvTransfer`] says how long it takes).
 //!
 //! A destination waits its turn for blocks; the first one is tried after each command between passes and once at the end
-//! of each pass. A command in the middle of a pass only queues.
+//! of each pass, and again only when somebody has given memory back meanwhile. A command in the middle of a pass only
+//! queues.
 //!
 //! Source: Dynamo 1.6.1.
 
@@ -80,6 +81,8 @@ pub trait Handoff {
 pub(crate) struct Desk {
     /// Destinations without blocks, in the order of their requests.
     pending: VecDeque<u32>,
+    /// The first of them was tried, and no room has come since.
+    missed: bool,
     /// Destinations with blocks that wait for their KV.
     reserved: usize,
     /// Facts with the instant from which they are true; `None`: at the end of the pass that is being computed.
@@ -116,14 +119,25 @@ impl Desk {
         self.pending.push_back(slot);
     }
 
-    /// The destination whose turn it is.
+    /// The destination whose turn it is, unless it was tried in vain and no room has come since.
     pub(crate) fn first(&self) -> Option<u32> {
-        self.pending.front().copied()
+        self.pending.front().copied().filter(|_| !self.missed)
+    }
+
+    /// There is no room for the first destination. What is cached meanwhile is not looked at again.
+    pub(crate) fn missed(&mut self) {
+        self.missed = true;
+    }
+
+    /// Somebody gave memory or a place back.
+    pub(crate) fn room_came(&mut self) {
+        self.missed = false;
     }
 
     /// The first destination has its blocks.
     pub(crate) fn reserved(&mut self, fact: HandoffFact) {
         self.pending.pop_front();
+        self.missed = false;
         self.reserved += 1;
         self.facts.push((Some(self.pass_ends_at), fact));
     }
@@ -135,6 +149,7 @@ impl Desk {
 
     /// A destination without blocks goes away.
     pub(crate) fn forget(&mut self, slot: u32) {
+        self.missed = false;
         self.pending.retain(|&other| other != slot);
     }
 
@@ -180,6 +195,14 @@ pub(crate) trait Reserves {
         if self.desk().use_end(now) {
             self.reserve_first();
         }
+    }
+
+    /// Nothing can run at the instant of a step, which counts as an empty pass: tries the first destination; returns whether
+    /// it has its memory now.
+    fn reserve_idle(&mut self) -> bool {
+        let pending = self.desk().pending.len();
+        self.reserve_first();
+        self.desk().pending.len() < pending
     }
 
     /// Moves what is true by `now` to the end of `facts`.

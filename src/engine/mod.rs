@@ -397,6 +397,17 @@ pub enum Rejected {
         /// Token budget of a pass.
         budget: u32,
     },
+    /// SGLang: no pass takes as much of the prompt as has to be computed at once.
+    #[error(
+        "no pass takes {tokens} prompt tokens at once, the limit is {limit}; \
+         raise --sglang-max-prefill-tokens and --sglang-chunked-prefill-size"
+    )]
+    PassTooSmall {
+        /// Prompt and answer so far.
+        tokens: u32,
+        /// Prompt tokens of a pass at most.
+        limit: u32,
+    },
     /// The request outgrew what the pool can give to one request.
     #[error(
         "request of {tokens} tokens cannot go on in a KV pool of {pool_tokens} tokens; \

@@ -86,6 +86,19 @@ impl Agenda {
         self.steps.retain(|_, step| keep(step));
     }
 
+    /// Gives up the steps of a fault, and says which workers were to be started again.
+    pub(super) fn withdraw(&mut self, fault: FaultId) -> Vec<Step> {
+        let mut restarts = Vec::new();
+        self.steps.retain(|_, step| {
+            let is_its = step.fault == fault;
+            if is_its && matches!(step.act, Act::Restart { .. }) {
+                restarts.push(step.clone());
+            }
+            !is_its
+        });
+        restarts
+    }
+
     /// Faults that have steps to come.
     pub(super) fn faults(&self) -> BTreeSet<FaultId> {
         self.steps.values().map(|step| step.fault).collect()

@@ -117,7 +117,11 @@ impl Ledger {
         }
         let strikes = |fault: &Fault| fault.select.can_match(&concerned(fleet, &fault.kind));
         if let Some(idle) = add.iter().find(|fault| !strikes(fault)) {
-            return Err(FaultError::NoPrefill(idle.select.clone()));
+            let why = fleet
+                .iter()
+                .find_map(|worker| idle.kind.spares(worker))
+                .unwrap_or_default();
+            return Err(FaultError::Spared(idle.select.clone(), why));
         }
         let live = self
             .standing
@@ -157,9 +161,10 @@ impl Ledger {
         let Some(standing) = self.standing.remove(&id) else {
             return;
         };
-        self.agenda.retain(|step| step.fault != id);
         turn.touched.extend(standing.workers.keys());
         self.journal.note(Event::Removed { id });
+        // Whom it has taken down and would have brought back is brought back now: nobody else will.
+        turn.steps.extend(self.agenda.withdraw(id));
     }
 
     /// Takes every fault off the workers; faults that only come later may still strike them.
@@ -340,10 +345,11 @@ impl Ledger {
 
 /// Those of the fleet that have what a kind strikes.
 fn concerned<'a>(fleet: &'a [Candidate], kind: &Kind) -> Cow<'a, [Candidate]> {
-    if fleet.iter().all(|worker| kind.concerns(worker)) {
+    let concerns = |worker: &&Candidate| kind.spares(worker).is_none();
+    if fleet.iter().all(|worker| concerns(&worker)) {
         return fleet.into();
     }
-    fleet.iter().filter(|worker| kind.concerns(worker)).cloned().collect()
+    fleet.iter().filter(concerns).cloned().collect()
 }
 
 #[cfg(test)]
@@ -359,6 +365,7 @@ mod tests {
                 alive: true,
                 requests: u64::from(id),
                 cached_blocks: 0,
+                durable_events: false,
             })
             .collect()
     }
@@ -434,15 +441,36 @@ mod tests {
         let mut fleet = fleet();
         let never_ready = |line: &str| vec![line.parse::<Fault>().unwrap()];
         let error = ledger.change(&[], never_ready("* never_ready"), at(0), &fleet);
-        assert!(matches!(error, Err(FaultError::NoPrefill(_))), "{error:?}");
+        assert!(matches!(error, Err(FaultError::Spared(..))), "{error:?}");
         fleet[1].labels.push(("role".to_owned(), "prefill".to_owned()));
         let error = ledger.change(&[], never_ready("w2 never_ready"), at(0), &fleet);
-        assert!(matches!(error, Err(FaultError::NoPrefill(_))), "{error:?}");
+        assert!(matches!(error, Err(FaultError::Spared(..))), "{error:?}");
         // w3 is hotter, and has none.
         ledger
             .change(&[], never_ready("hottest never_ready"), at(0), &fleet)
             .unwrap();
         assert_eq!(ledger.turn(at(0), &fleet).touched, [WorkerId(1)].into());
+    }
+
+    #[test]
+    fn what_a_durable_stream_does_not_have_is_not_disturbed() {
+        let mut ledger = ledger();
+        let mut fleet = fleet();
+        fleet[0].durable_events = true;
+        let add = |ledger: &mut Ledger, line: &str, fleet: &[Candidate]| {
+            ledger.change(&[], vec![line.parse().unwrap()], at(0), fleet)
+        };
+        for kind in ["stale_epoch", "recovery_hanging", "duplicate_source"] {
+            let error = add(&mut ledger, &format!("w0 {kind}"), &fleet).unwrap_err().to_string();
+            assert!(
+                error.contains("w0 selects no worker") && error.contains("JetStream"),
+                "{error}"
+            );
+            add(&mut ledger, &format!("* {kind}"), &fleet).unwrap();
+        }
+        assert!(!ledger.turn(at(0), &fleet).touched.contains(&WorkerId(0)));
+        add(&mut ledger, "w0 silent", &fleet).unwrap();
+        assert_eq!(ledger.turn(at(0), &fleet).touched, [WorkerId(0)].into());
     }
 
     #[test]
@@ -477,6 +505,33 @@ mod tests {
             ledger.turn(at(500), &fleet()).steps[0].act,
             Act::Restart { same_id: false }
         );
+    }
+
+    #[test]
+    fn a_fault_that_is_removed_brings_back_whom_it_has_taken_down() {
+        for line in [
+            "w1 flap up_ms=300 down_ms=500 same_id=true",
+            "w1 crash restart_after_ms=500 same_id=true",
+        ] {
+            let mut ledger = ledger();
+            let ids = add(&mut ledger, &[line, "w2 crash"], at(0));
+            assert_eq!(ledger.turn(at(0), &fleet()).steps.len(), 2, "{line}");
+            let (_, turn) = ledger.change(&ids, Vec::new(), at(100), &fleet()).unwrap();
+            let restart = Step {
+                fault: ids[0],
+                worker: WorkerId(1),
+                act: Act::Restart { same_id: true },
+            };
+            assert_eq!(turn.steps, [restart], "{line}: w2 was to stay dead");
+            assert_eq!(ledger.next_due(), None, "{line}");
+        }
+        // One that is up when its flap is removed stays up.
+        let mut ledger = ledger();
+        let ids = add(&mut ledger, &["w1 flap up_ms=300 down_ms=100"], at(0));
+        ledger.turn(at(0), &fleet());
+        ledger.turn(at(100), &fleet());
+        let (_, turn) = ledger.change(&ids, Vec::new(), at(200), &fleet()).unwrap();
+        assert_eq!((turn.steps, ledger.next_due()), (Vec::new(), None));
     }
 
     #[test]

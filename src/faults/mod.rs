@@ -111,9 +111,9 @@ pub enum FaultError {
     /// The selector picks nobody, and never can.
     #[error("{0} selects no worker of this fleet")]
     Nobody(Selector),
-    /// The selector picks nobody with handoffs.
-    #[error("{0} selects no prefill worker of this fleet, and only those have handoffs to disturb")]
-    NoPrefill(Selector),
+    /// The selector picks nobody who has what the fault strikes.
+    #[error("{0} selects no worker of this fleet that it does anything to: {1}")]
+    Spared(Selector, &'static str),
     /// Too many.
     #[error("{0} faults are the most a fleet keeps; remove some first")]
     TooMany(usize),

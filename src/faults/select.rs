@@ -109,6 +109,8 @@ pub struct Candidate {
     pub requests: u64,
     /// Blocks in its caches.
     pub cached_blocks: u64,
+    /// Its KV events go to `JetStream`.
+    pub durable_events: bool,
 }
 
 /// Ranges in one list; more is a mistake.
@@ -373,6 +375,7 @@ mod tests {
                 alive: id != 7,
                 requests: u64::from(id % 5),
                 cached_blocks: u64::from(100 - id),
+                durable_events: false,
             })
             .collect()
     }

@@ -117,6 +117,7 @@ impl Flight {
             planned: self.turn.planned.clone(),
             priority: 0,
             salt: HashSalt::default(),
+            routing_key: None,
         }
     }
 

@@ -139,6 +139,41 @@ pub fn judge(before: &Caches, probes: &[Probe], after: &Caches) -> Choices {
     choices
 }
 
+/// What a router believes of prompts, whatever has moved its choices.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Beliefs {
+    /// Probes that say it.
+    pub probes: u64,
+    /// Blocks that the chosen ranks have.
+    pub true_blocks: u64,
+    /// Those of them that the router does not know.
+    pub missing: u64,
+    /// Blocks that it believes in and that the chosen ranks do not have.
+    pub phantom: u64,
+}
+
+/// Holds what a router says of the ranks that it has chosen against two pictures of the truth from before it was asked;
+/// where they differ it may go by either. Other than [`judge`] this says nothing of the choices themselves, and so holds
+/// under load too.
+pub fn beliefs(earlier: &Caches, probes: &[Probe], now: &Caches) -> Beliefs {
+    let mut beliefs = Beliefs::default();
+    for probe in probes {
+        let (Some(chosen), Some(reported)) = (probe.chosen, probe.reported) else {
+            continue;
+        };
+        let has = |caches: &Caches| {
+            let blocks = caches.ranks.get(&chosen).map_or(0, |cache| cache.prefix(&probe.blocks));
+            u64::try_from(blocks).unwrap_or(u64::MAX)
+        };
+        let (was, is, reported) = (has(earlier), has(now), u64::from(reported));
+        beliefs.probes += 1;
+        beliefs.true_blocks += was.min(is);
+        beliefs.missing += was.min(is).saturating_sub(reported);
+        beliefs.phantom += reported.saturating_sub(was.max(is));
+    }
+    beliefs
+}
+
 /// The only rank that has the beginning of a prompt, and how much of it.
 fn holder(caches: &Caches, blocks: &[SequenceHash]) -> Option<(RankId, u32)> {
     let first = blocks.first()?;
@@ -218,6 +253,38 @@ mod tests {
         let judged = judge(&truth, &[probe(&[5, 6], 1, Some(2)), probe(&[8], 1, Some(1))], &truth);
         assert_eq!((judged.probes, judged.phantom, judged.wrong), (2, 2, 1));
         assert!((judged.share - 0.5).abs() < f64::EPSILON);
+    }
+
+    #[test]
+    fn beliefs_are_held_against_what_the_chosen_rank_had() {
+        let truth = caches(&[&[1, 2, 3], &[8]]);
+        let silent = Probe {
+            reported: None,
+            ..probe(&[1, 2, 3], 0, None)
+        };
+        // The choice itself does not matter.
+        let probes = [
+            probe(&[1, 2, 3, 4], 0, Some(2)),
+            probe(&[1, 2], 1, Some(2)),
+            probe(&[8], 1, Some(1)),
+            probe(&[8], 7, Some(1)),
+            silent,
+        ];
+        let found = beliefs(&truth, &probes, &truth);
+        let expected = Beliefs {
+            probes: 4,
+            true_blocks: 4,
+            missing: 1,
+            phantom: 3,
+        };
+        assert_eq!(found, expected);
+        let cleared = caches(&[&[], &[]]);
+        let found = beliefs(&truth, &[probe(&[1, 2, 3], 0, Some(2))], &cleared);
+        assert_eq!(
+            (found.missing, found.phantom, found.true_blocks),
+            (0, 0, 0),
+            "it has just gone"
+        );
     }
 
     #[test]

@@ -1,12 +1,16 @@
 //! Drift of an index that cannot be dumped, only asked: how many blocks of this prompt does each rank have?
 //!
 //! Missing blocks are found wherever the truth has them. Phantom blocks are found as far as somebody has, or had, the
-//! prompt to ask for: what an index makes up without any such prompt is out of sight.
+//! prompt to ask for, which ranks remember for a while ([`Past`]): what an index makes up without any such prompt is out of
+//! sight.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::Serialize;
+
 use super::cache::{Block, Caches, RankCache, RankId};
 use super::drift::{Drift, RankDrift};
+use super::past::Past;
 use crate::types::{LocalHash, SequenceHash};
 
 /// A prompt to ask for, as blocks, root first.
@@ -30,11 +34,40 @@ impl Question {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Credit(pub BTreeMap<RankId, u32>);
 
-/// Prompts to ask an index for: all that are, or were, in any of the pictures, spread evenly when there are more than
-/// `most`. With how many there are.
-pub fn questions(pictures: &[&Caches], most: usize) -> (Vec<Question>, usize) {
-    let caches = pictures.iter().flat_map(|caches| caches.ranks.values());
-    let all: BTreeSet<Question> = caches.flat_map(RankCache::chains).map(Question).collect();
+/// How much of what could be asked for is asked for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Scope {
+    /// Prompts that are asked for.
+    pub prompts: usize,
+    /// Prompts that ranks have, or had and remember.
+    pub there_are: usize,
+    /// Blocks that ranks had and do not remember.
+    pub forgotten_blocks: u64,
+}
+
+/// Prompts to ask an index for: at most so many that ranks have, and as many that they had.
+pub fn questions(present: &Caches, past: &Past, most: usize) -> (Vec<Question>, Scope) {
+    let (has, _) = spread(present, most);
+    let (had, there_are) = spread(&past.joined(present), most);
+    let all: BTreeSet<Question> = has.into_iter().chain(had).collect();
+    let mut questions: Vec<Question> = Vec::new();
+    for question in all {
+        // In this order a beginning comes right before what begins so, and the longer question asks for both.
+        questions.pop_if(|last| question.0.starts_with(&last.0));
+        questions.push(question);
+    }
+    let scope = Scope {
+        prompts: questions.len(),
+        there_are,
+        forgotten_blocks: past.dropped,
+    };
+    (questions, scope)
+}
+
+/// All prompts of a picture, spread evenly when there are more than `most`. With how many there are.
+fn spread(caches: &Caches, most: usize) -> (Vec<Question>, usize) {
+    let chains = caches.ranks.values().flat_map(RankCache::chains);
+    let all: BTreeSet<Question> = chains.map(Question).collect();
     let there_are = all.len();
     let chosen = |index: usize| {
         let next = |index: usize| index * most / there_are.max(1);
@@ -113,26 +146,29 @@ mod tests {
     #[test]
     fn questions_cover_every_prompt_once_or_are_spread() {
         let truth = caches(&[&[&[1, 2, 3], &[1, 2, 4]], &[&[1, 2, 3], &[9]]]);
-        let (all, there_are) = questions(&[&truth, &truth], 100);
+        let (all, scope) = questions(&truth, &Past::default(), 100);
         let asked: Vec<Vec<u64>> = all
             .iter()
             .map(|question| question.hashes().iter().map(|hash| hash.0).collect())
             .collect();
-        assert_eq!((asked, there_are), (vec![vec![1, 2, 3], vec![1, 2, 4], vec![9]], 3));
+        assert_eq!(
+            (asked, scope.there_are),
+            (vec![vec![1, 2, 3], vec![1, 2, 4], vec![9]], 3)
+        );
         let hashes: Vec<Vec<u64>> = (0..100).map(|n| vec![n + 1]).collect();
         let many = caches(&[&hashes.iter().map(Vec::as_slice).collect::<Vec<_>>()]);
-        let (some, there_are) = questions(&[&many], 10);
-        assert_eq!((some.len(), there_are), (10, 100));
+        let (some, scope) = questions(&many, &Past::default(), 10);
+        assert_eq!((some.len(), scope.prompts, scope.there_are), (10, 10, 100));
     }
 
     #[test]
     fn credit_beyond_the_truth_is_phantom_and_short_of_it_missing() {
         let truth = caches(&[&[&[1, 2, 3], &[1, 2, 4]], &[&[1]]]);
-        let (questions, _) = questions(&[&truth], 10);
+        let (questions, _) = questions(&truth, &Past::default(), 10);
         let right: Vec<_> = questions
             .iter()
             .cloned()
-            .zip([credit(&[1, 1]), credit(&[3, 1]), credit(&[3, 1])])
+            .zip([credit(&[3, 1]), credit(&[3, 1])])
             .collect();
         let drift = compare(&truth, &right, &truth);
         assert_eq!((drift.true_blocks, drift.known_blocks), (5, 5));
@@ -140,7 +176,7 @@ mod tests {
         let wrong: Vec<_> = questions
             .iter()
             .cloned()
-            .zip([credit(&[1, 1]), credit(&[2, 2]), credit(&[3, 2, 1])])
+            .zip([credit(&[2, 2]), credit(&[3, 2, 1])])
             .collect();
         let drift = compare(&truth, &wrong, &truth);
         let path = |path: &str| drift.ranks.iter().find(|rank| rank.path == path).unwrap();
@@ -153,7 +189,19 @@ mod tests {
     #[test]
     fn a_prompt_that_was_there_finds_what_an_index_has_not_forgotten() {
         let (before, after) = (caches(&[&[&[1, 2]]]), caches(&[&[]]));
-        let (asked, _) = questions(&[&before], 10);
+        let past = Past {
+            caches: before.clone(),
+            dropped: 4,
+        };
+        let (asked, scope) = questions(&after, &past, 10);
+        assert_eq!((scope.prompts, scope.there_are, scope.forgotten_blocks), (1, 1, 4));
+        let longer = caches(&[&[&[1, 2, 3], &[7]]]);
+        let (both, _) = questions(&longer, &past, 10);
+        let hashes: Vec<Vec<SequenceHash>> = both.iter().map(Question::hashes).collect();
+        assert_eq!(
+            hashes,
+            [vec![1, 2, 3], vec![7]].map(|hashes| hashes.into_iter().map(SequenceHash).collect::<Vec<_>>())
+        );
         let asked: Vec<_> = asked.into_iter().zip([credit(&[2])]).collect();
         let drift = compare(&after, &asked, &after);
         assert_eq!((drift.missing, drift.phantom), (0, 2));

@@ -3,6 +3,7 @@
 //! | Module | Question |
 //! |---|---|
 //! | [`cache`] | which blocks does each rank have |
+//! | [`past`] | which blocks has each rank had |
 //! | [`dump`] | which blocks does an index believe in, when it shows them all |
 //! | [`drift`] | how far are the two apart: missing blocks, phantom blocks |
 //! | [`credit`] | the same, when an index only answers how much of a prompt each rank has |
@@ -20,9 +21,11 @@ pub mod credit;
 pub mod drift;
 pub mod dump;
 pub mod leaks;
+pub mod past;
 
 pub use cache::{Block, Caches, RankCache, RankId};
 pub use drift::Drift;
+pub use past::Past;
 
 /// Samples kept of each sort of error.
 pub const SAMPLES: usize = 8;

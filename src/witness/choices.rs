@@ -6,6 +6,8 @@
 //! As many prompts that were never sent are asked for too. Prompts are token ids on `/v1/completions`, which arrive at
 //! workers unchanged. Source: Dynamo 1.6.1 and 1.4.2, recorded.
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 
 use super::{Server, WitnessError};
@@ -25,6 +27,8 @@ pub struct Frontend {
 
 /// What a frontend says of one request.
 struct Said {
+    /// Id of the request.
+    id: Option<String>,
     chosen: Option<RankId>,
     hit_rate: Option<f64>,
 }
@@ -43,7 +47,20 @@ impl Frontend {
         Ok(Self { server, model })
     }
 
+    /// The frontend at `url`, asked for `model`; no answer is waited for longer than `patience`.
+    ///
+    /// # Errors
+    /// [`WitnessError::Url`].
+    pub fn of_model(url: &str, model: String, patience: Duration) -> Result<Self, WitnessError> {
+        let server = Server::with_patience(url, patience)?;
+        Ok(Self { server, model })
+    }
+
     fn complete(&self, prompt: &[Token], nvext: &Value) -> Result<Said, WitnessError> {
+        self.complete_as(None, prompt, nvext)
+    }
+
+    fn complete_as(&self, id: Option<&str>, prompt: &[Token], nvext: &Value) -> Result<Said, WitnessError> {
         let mut nvext = nvext.clone();
         nvext["extra_fields"] = json!(["worker_id", "timing"]);
         let body = json!({
@@ -52,16 +69,19 @@ impl Frontend {
         let answer: Value = parse(
             &self.server,
             "/v1/completions",
-            &self.server.post("/v1/completions", &body)?,
+            &self.server.post_as(id, "/v1/completions", &body)?,
         )?;
+        let id = answer["id"].as_str();
         let nvext = &answer["nvext"];
         let worker = &nvext["worker_id"];
         // Where prefill and decode are apart, prompts are cached at the prefill worker.
-        let id =
+        let rank =
             |worker: &Value, rank: &Value| Some(RankId::new(worker.as_u64()?, u32::try_from(rank.as_u64()?).ok()?));
         Ok(Said {
-            chosen: id(&worker["prefill_worker_id"], &worker["prefill_dp_rank"])
-                .or_else(|| id(&worker["decode_worker_id"], &worker["decode_dp_rank"])),
+            // `cmpl-<id>`
+            id: id.map(|id| id.split_once('-').map_or(id, |(_, inner)| inner).to_owned()),
+            chosen: rank(&worker["prefill_worker_id"], &worker["prefill_dp_rank"])
+                .or_else(|| rank(&worker["decode_worker_id"], &worker["decode_dp_rank"])),
             hit_rate: nvext["timing"]["kv_hit_rate"].as_f64(),
         })
     }
@@ -156,6 +176,42 @@ impl Prompts {
         Ok(probes)
     }
 
+    /// Sends planted prompts by their numbers, as requests with these ids, each to its holder where there is one, and notes
+    /// whom the frontend says that it has chosen, and what it believes is cached there. A holder that does not answer is not asked again, and nobody is
+    /// after `within`.
+    pub fn believed<'a>(
+        &self,
+        frontend: &Frontend,
+        holders: &[Option<RankId>],
+        prompts: impl Iterator<Item = (usize, &'a str)>,
+        within: Duration,
+    ) -> Vec<Probe> {
+        let begun = Instant::now();
+        let mut silent: Vec<Option<RankId>> = Vec::new();
+        let mut probes = Vec::new();
+        for (number, id) in prompts {
+            let Some(prompt) = self.planted.get(number) else {
+                continue;
+            };
+            let holder = holders.get(number % holders.len().max(1)).copied().flatten();
+            if begun.elapsed() >= within || silent.contains(&holder) {
+                continue;
+            }
+            let nvext = holder.map_or_else(|| json!({}), pinned);
+            match frontend.complete_as(Some(id), prompt, &nvext) {
+                Ok(said) => {
+                    let request = said.id.clone().unwrap_or_else(|| id.to_owned());
+                    probes.push(self.probe_of(request, prompt, &said));
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "a prompt was not answered");
+                    silent.push(holder);
+                }
+            }
+        }
+        probes
+    }
+
     fn probe_of(&self, request: String, prompt: &[Token], said: &Said) -> Probe {
         let blocks: Vec<SequenceHash> = hash_blocks(prompt, self.block_size, &HashSalt::default(), false)
             .into_iter()
@@ -207,6 +263,7 @@ mod tests {
     fn a_hit_rate_is_a_share_of_the_blocks_of_a_prompt() {
         let prompts = Prompts::new(7, 2, 4, 16);
         let said = Said {
+            id: None,
             chosen: Some(RankId::new(1, 0)),
             hit_rate: Some(0.75),
         };

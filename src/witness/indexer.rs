@@ -82,4 +82,18 @@ impl Indexer {
         }
         self.server.post("/register", &body).map(drop)
     }
+
+    /// Has it forget a stream and what it knows from there. One that it does not know is forgotten already.
+    ///
+    /// # Errors
+    /// [`WitnessError`] names the address.
+    pub fn unregister(&self, stream: &Stream) -> Result<(), WitnessError> {
+        let body = json!({
+            "instance_id": stream.id.worker.0, "dp_rank": stream.id.rank.0, "model_name": stream.model,
+        });
+        match self.server.post("/unregister", &body) {
+            Ok(_) | Err(WitnessError::Refused { status: 404, .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
 }

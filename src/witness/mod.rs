@@ -25,6 +25,9 @@ const MAX_ANSWER_BYTES: u64 = 512 << 20;
 /// No wait for a router is longer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Headers by which servers take a request's id from its client: others, and Dynamo.
+const REQUEST_ID: [&str; 2] = ["x-request-id", "x-dynamo-request-id"];
+
 /// A router that cannot be asked.
 #[derive(Debug, thiserror::Error)]
 pub enum WitnessError {
@@ -60,6 +63,9 @@ pub enum WitnessError {
     /// By the request plane.
     #[error(transparent)]
     Call(#[from] CallError),
+    /// No frontend serves its index.
+    #[error("no frontend serves its index {0}")]
+    NotServed(&'static str),
     /// It answers in another form.
     #[error("{whom} does not answer as its like do: {reason}")]
     Form {
@@ -78,6 +84,11 @@ struct Server {
 
 impl Server {
     fn new(url: &str) -> Result<Self, WitnessError> {
+        Self::with_patience(url, PATIENCE)
+    }
+
+    /// No answer is waited for longer.
+    fn with_patience(url: &str, patience: Duration) -> Result<Self, WitnessError> {
         let url = url.trim_end_matches('/');
         if !url.starts_with("http://") && !url.starts_with("https://") {
             return Err(WitnessError::Url(url.to_owned()));
@@ -85,7 +96,7 @@ impl Server {
         let config = Agent::config_builder()
             .http_status_as_error(false)
             .timeout_connect(Some(Duration::from_secs(5)))
-            .timeout_global(Some(PATIENCE))
+            .timeout_global(Some(patience))
             .proxy(None)
             .build();
         Ok(Self {
@@ -103,10 +114,20 @@ impl Server {
     }
 
     fn post(&self, path: &str, body: &serde_json::Value) -> Result<String, WitnessError> {
-        let request = self
+        self.post_as(None, path, body)
+    }
+
+    /// As a request with this id, where the server takes one from its clients.
+    fn post_as(&self, id: Option<&str>, path: &str, body: &serde_json::Value) -> Result<String, WitnessError> {
+        let mut request = self
             .agent
             .post(self.at(path))
             .header("content-type", "application/json");
+        for name in REQUEST_ID {
+            if let Some(id) = id {
+                request = request.header(name, id);
+            }
+        }
         self.read(path, request.send(body.to_string()))
     }
 

@@ -145,6 +145,27 @@ fn a_worker_opens_by_keyboard_and_its_buttons_ask_before_they_do_anything() {
 
 #[test]
 #[ignore = "needs Chromium"]
+fn a_budget_that_is_spent_is_told_in_words() {
+    let admin = Admin::start(&["--num-workers", "2"]);
+    let mut browser = Browser::start(1200, 900);
+    browser.open(&admin.url);
+    browser.until("document.getElementById('grid').dataset.workers === '2' && fleet.sample");
+    let order = json!({"command": "panic", "path": "w1/r0"});
+    admin.scene.until("the budget is spent", |_| {
+        admin.post("/v1/commands", &order);
+        let (_, journal) = admin.get("/v1/journal");
+        let mut entries = journal["entries"].as_array().unwrap().iter();
+        entries.any(|entry| entry["event"] == "gave_up")
+    });
+    journal_has(
+        &mut browser,
+        "w1 dies: the budget of w1/r0, 5 restarts in 60 s, is spent",
+    );
+    assert_eq!(browser.complaints(), Vec::<Value>::new());
+}
+
+#[test]
+#[ignore = "needs Chromium"]
 fn a_cell_opens_by_click_with_its_queue_and_the_shape_of_its_cache() {
     let admin = Admin::start(&["--num-workers", "9"]);
     let address = admin.scene.address(5);

@@ -90,6 +90,7 @@ fn ruined(scenario: &Scenario, noise: bool) -> Record {
             alive: true,
             requests: 0,
             cached_blocks: 0,
+            durable_events: false,
         })
         .collect();
     record.moments = scenario

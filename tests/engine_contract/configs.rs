@@ -21,7 +21,7 @@ prop_compose! {
     fn sglang_configs()(
         schedule_policy in prop::sample::select(vec![
             SglangPolicy::Fcfs, SglangPolicy::Lpm, SglangPolicy::DfsWeight, SglangPolicy::Lof, SglangPolicy::Random,
-            SglangPolicy::Hrrn, SglangPolicy::ShortestPrefillFirst,
+            SglangPolicy::Hrrn, SglangPolicy::ShortestPrefillFirst, SglangPolicy::RoutingKey,
         ]),
         max_prefill_tokens in prop::sample::select(vec![16_u32, 64, 16_384]),
         chunked_prefill_size in prop::option::of(prop::sample::select(vec![16_u32, 32, 64])),

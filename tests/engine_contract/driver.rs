@@ -232,7 +232,8 @@ impl Driver {
             }
             Output::Rejected { id, ref reason } => {
                 let progress = self.active.remove(&id).expect("ends once");
-                assert!(!progress.admitted || matches!(reason, Rejected::OutOfMemory { .. }));
+                let outgrown = matches!(reason, Rejected::OutOfMemory { .. } | Rejected::PassTooSmall { .. });
+                assert!(!progress.admitted || outgrown, "{reason}");
             }
         }
     }

@@ -80,6 +80,11 @@ impl Shape {
                 lora_name: self.salted.then(|| "adapter".into()),
                 cache_salt: None,
             },
+            routing_key: self
+                .shared
+                .checked_rem(3)
+                .filter(|key| *key > 0)
+                .map(|key| key.to_string().into()),
         }
     }
 }

@@ -18,6 +18,7 @@ fn every_operation_of_the_document_is_there_and_nothing_else_is() {
         let path = operation
             .path
             .replace("{path}", "w0")
+            .replace("{worker}", "w0")
             .replace("{id}", "f9")
             .replace("{request}", "none");
         if operation.answer == "EventStream" {
@@ -107,7 +108,12 @@ fn bad_input_is_refused_in_words() {
     for (path, body, status, words) in [
         ("/v1/faults", json!("w0 slo factor=2"), 400, "did you mean `slow`"),
         ("/v1/faults", json!("w0 lose_capacity"), 400, "either share"),
-        ("/v1/faults", json!("w0 never_ready"), 404, "selects no prefill worker"),
+        (
+            "/v1/faults",
+            json!("w0 never_ready"),
+            404,
+            "only prefill workers have handoffs",
+        ),
         ("/v1/faults", json!("w9 hang"), 404, "selects no worker"),
         ("/v1/faults", json!("w0 crash actor=heart"), 400, "no actor path"),
         ("/v1/faults", json!({"add": [], "more": 1}), 400, "`more`"),

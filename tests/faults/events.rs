@@ -197,6 +197,38 @@ fn a_cleared_cache_is_told_not_told_or_told_late() {
 }
 
 #[test]
+fn blocks_that_a_rank_has_no_more_are_remembered_whether_anybody_was_told_or_not() {
+    let admin = Admin::start(&[&FAST[..], &["--num-gpu-blocks-override", "12"]].concat());
+    let known = |path: &str| -> Vec<Value> { admin.get(path).1[0].as_array().cloned().unwrap_or_default() };
+    let former = || -> Vec<Value> { admin.get("/v1/former/w0").1[0]["blocks"].as_array().unwrap().clone() };
+    ask(&admin, 1);
+    let first = known("/v1/cache/w0");
+    assert!(!first.is_empty());
+    assert_eq!(former(), Vec::<Value>::new());
+    // Pushed out, and told.
+    for n in 2..9 {
+        ask(&admin, n);
+    }
+    let all_gone = || first.iter().all(|block| former().contains(block));
+    admin.scene.until("evicted blocks are remembered", |_| all_gone());
+    // Dropped without a word.
+    let second = known("/v1/cache/w0");
+    admin.fault("w0 clear_cache event=without");
+    admin.scene.until("dropped blocks are remembered", |_| {
+        second.iter().all(|block| former().contains(block))
+    });
+    // Of a worker that has died.
+    ask(&admin, 20);
+    let third = known("/v1/cache/w0");
+    admin.fault("w0 crash");
+    admin.scene.until("what it had is remembered", |_| {
+        third.iter().all(|block| former().contains(block))
+    });
+    assert_eq!(admin.get("/v1/former/w0").1[0]["dropped"], 0);
+    assert_eq!(admin.get("/v1/former/w7").0, 404);
+}
+
+#[test]
 fn recovery_is_missing_hangs_or_is_wrong() {
     let admin = Admin::start(&FAST);
     ask(&admin, 1);

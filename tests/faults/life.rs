@@ -124,6 +124,38 @@ fn a_flapping_worker_comes_and_goes_and_stays_when_healed() {
 }
 
 #[test]
+fn a_flap_that_is_removed_while_its_worker_is_dead_brings_the_worker_back() {
+    let admin = Admin::start(&["--num-workers", "2"]);
+    let dead = |worker| {
+        admin
+            .scene
+            .until("it is dead", |scene| scene.worker(worker).state == WorkerState::Dead);
+    };
+    let back = |worker| {
+        admin
+            .scene
+            .until("it is back", |scene| scene.worker(worker).state == WorkerState::Ready);
+    };
+    // Dead for a day, if nobody does anything.
+    let id = admin.fault("w0 flap up_ms=50 down_ms=86400000 same_id=true");
+    dead(0);
+    let instance = admin.scene.worker(0).instance_id;
+    admin.delete(&format!("/v1/faults/f{id}"));
+    back(0);
+    assert_eq!(admin.scene.worker(0).instance_id, instance, "as the flap would have");
+    admin.fault("w1 crash restart_after_ms=86400000");
+    dead(1);
+    admin.delete("/v1/faults");
+    back(1);
+    // One that was to stay dead stays dead.
+    admin.fault("w1 crash");
+    dead(1);
+    admin.delete("/v1/faults");
+    assert_eq!(admin.scene.worker(1).state, WorkerState::Dead);
+    admin.scene.until_nothing_is_left();
+}
+
+#[test]
 fn a_flap_ends_with_its_window_and_a_fleet_that_flaps_stops() {
     let admin = Admin::start(&["--num-workers", "2"]);
     admin.fault("w0 flap up_ms=50 down_ms=50 for=1s");

@@ -6,6 +6,7 @@
 #[path = "../fleet_life/cable.rs"]
 #[allow(dead_code)]
 mod cable;
+mod durable_faults;
 mod outage;
 mod scene;
 

@@ -172,6 +172,7 @@ fn engine_request(number: usize, request: &Request) -> EngineRequest {
         planned: Some((0..request.max_new_tokens).map(|k| first + k).collect()),
         priority: 0,
         salt: HashSalt::default(),
+        routing_key: None,
     }
 }
 

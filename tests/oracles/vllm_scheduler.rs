@@ -158,6 +158,7 @@ fn engine_request(id: usize, request: &Request) -> EngineRequest {
         planned: Some((0..request.max_tokens).map(|n| 101 + n).collect()),
         priority: request.priority,
         salt: HashSalt::default(),
+        routing_key: None,
     }
 }
 

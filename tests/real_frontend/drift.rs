@@ -3,12 +3,14 @@
 use std::process::Command;
 use std::time::Duration;
 
-use serde_json::Value;
+use ghostfleet::actors::death::Death;
+use serde_json::{Value, json};
 
 use crate::fleet::{Fleet, MODEL};
 use crate::frontend::RouterMode;
 use crate::release::on_each_release;
 use crate::stack::Stack;
+use crate::wait::eventually;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -53,5 +55,59 @@ on_each_release! {
         let (code, said) = ctl(&fleet, &["drift", "--served"]);
         assert_eq!(code, Some(3), "{said:#}");
         assert_eq!(said["drift"]["missing"], 8 * 4, "{said:#}");
+    }
+
+    fn what_nobody_has_any_more_is_asked_for_too(release) {
+        let stack = Stack::on_files().with_variables(&[("DYN_SERVE_INDEXER", "true")]);
+        let flags = "--num-workers 2 --block-size 16 --speedup-ratio 0 --num-gpu-blocks-override 41 --admin-port 0";
+        let fleet = Fleet::start(&stack, flags);
+        let frontend = stack.frontend(release, RouterMode::Kv);
+        frontend.client().wait_serving(MODEL, LIMIT);
+        frontend.client().wait_instances("generate", 2, LIMIT);
+        let url = frontend.client().url().to_owned();
+        // Prompts of 4 blocks: half of them planted at each rank in turn, the others where the router wants them.
+        let plant = |seed: &str| {
+            let args = ["drift", "--frontend", &url, "--probes", "8", "--seed", seed];
+            let (code, said) = ctl(&fleet, &args);
+            assert!(matches!(code, Some(0 | 3)), "{said:#}");
+        };
+        let served = |within: &str| ctl(&fleet, &["drift", "--served", "--within", within]);
+        plant("1");
+        let (code, said) = served("20");
+        assert_eq!((code, &said["drift"]["true_blocks"]), (Some(0), &(8 * 4).into()), "{said:#}");
+        // Dropped without a word: the index believes in blocks that nobody has.
+        fleet.disturb(&["* clear_cache event=without"]);
+        let said = eventually(LIMIT, "all that it knows is phantom", || {
+            let (code, said) = served("0");
+            (code == Some(3) && said["drift"]["phantom"] == 8 * 4).then_some(said)
+        });
+        let drift = &said["drift"];
+        assert_eq!((&drift["true_blocks"], &drift["missing"]), (&0.into(), &0.into()), "{said:#}");
+        let scope = json!({"prompts": 8, "there_are": 8, "forgotten_blocks": 0});
+        assert_eq!(said["asked"], scope);
+        plant("2");
+        let known = |said: &Value| said["drift"]["known_blocks"].as_u64();
+        let (_, before) = served("0");
+        // Evicted while the publishers are silent: missing, and phantom as well.
+        fleet.disturb(&["* silent"]);
+        for seed in 3..9 {
+            plant(&seed.to_string());
+        }
+        let (code, said) = served("0");
+        assert_eq!(code, Some(3), "{said:#}");
+        assert!(said["drift"]["missing"].as_u64() > Some(0), "{said:#}");
+        assert_eq!(said["drift"]["phantom"].as_u64(), known(&said), "all that it knows is gone: {said:#}");
+        assert_eq!(known(&said), known(&before), "nobody told it anything");
+        // A worker that dies takes its blocks with it, and the index forgets it when its lease is over.
+        fleet.kill("w0", Death::Crash);
+        let of_the_dead = |said: &Value| {
+            let ranks = said["drift"]["ranks"].as_array().into_iter().flatten();
+            let dead = ranks.filter(|rank| rank["exists"] == false);
+            dead.filter_map(|rank| rank["phantom"].as_u64()).sum::<u64>()
+        };
+        assert!(of_the_dead(&served("0").1) > 0, "{:#}", served("0").1);
+        eventually(LIMIT, "the dead are forgotten", || {
+            (of_the_dead(&served("0").1) == 0).then_some(())
+        });
     }
 }

@@ -26,6 +26,7 @@ mod drift;
 mod drills;
 mod durable;
 mod faults;
+mod index_drills;
 mod mockers;
 mod planes;
 mod quic;

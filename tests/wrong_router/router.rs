@@ -29,8 +29,8 @@ const SILENCE: Duration = Duration::from_millis(1500);
 /// A piece of an answer.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// One token, from this instance, which was believed to have this share of the prompt.
-    Token { instance: u64, hit: f64 },
+    /// One token, from this rank of this instance, which was believed to have this share of the prompt.
+    Token { instance: u64, rank: u32, hit: f64 },
     /// The end of the answer.
     Done { tokens: u32 },
     /// There will be none.
@@ -45,9 +45,11 @@ impl Step {
     /// As clients see it.
     pub(crate) fn chunk(&self, id: &str) -> Value {
         match self {
-            Self::Token { instance, hit } => json!({
+            Self::Token { instance, rank, hit } => json!({
                 "id": format!("cmpl-{id}"), "choices": [{"text": "x"}],
-                "nvext": {"worker_id": {"decode_worker_id": instance}, "timing": {"kv_hit_rate": hit}},
+                "nvext": {
+                    "worker_id": {"decode_worker_id": instance, "decode_dp_rank": rank}, "timing": {"kv_hit_rate": hit},
+                },
             }),
             Self::Done { tokens } => json!({
                 "id": format!("cmpl-{id}"), "choices": [{"text": "", "finish_reason": "length"}],
@@ -198,6 +200,7 @@ impl Router {
                         *told += 1;
                         let token = Step::Token {
                             instance: seat.instance,
+                            rank: seat.rank,
                             hit: seat.hit,
                         };
                         if steps.send(token).await.is_err() {

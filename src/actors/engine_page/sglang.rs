@@ -174,6 +174,7 @@ mod tests {
             planned: None,
             priority: 0,
             salt: HashSalt::default(),
+            routing_key: None,
         };
         let mut timeline = Timeline::new(&request, SimTime::of_nanos(0));
         timeline.admitted(25, SimTime::of_nanos(0), &rank.metrics);

@@ -333,6 +333,7 @@ mod tests {
             planned: None,
             priority: 0,
             salt: HashSalt::default(),
+            routing_key: None,
         };
         let mut timeline = Timeline::new(&request, at(0));
         timeline.admitted(100, at(20), &rank.metrics);

@@ -1,77 +1,90 @@
 //! What faults do to a KV event stream.
 
-use std::time::Duration;
-
 use actix::prelude::*;
 use bytes::Bytes;
 
 use super::super::clock::Clock;
 use super::super::event_ways::Sent;
 use super::super::fault_post::FaultsChanged;
+use super::super::gust::{self, Gust};
 use super::KvPublisher;
 use crate::faults::draw::Dice;
-use crate::faults::kind::{EventFault, StormFault};
+use crate::faults::kind::{AtSource, EventFault, StormFault};
 use crate::transport::event_plane::journal::Journal;
-use crate::types::{KvEvent, LocalHash, SequenceHash, StoredBlock};
-
-/// A storm blows in gusts, so that its rate does not depend on a timer's grain.
-const GUST: Duration = Duration::from_millis(20);
-
-/// Messages of one gust at most.
-const MAX_GUST: u64 = 2000;
+use crate::types::{KvEvent, LocalHash, SequenceHash, StoredBlock, TierEvent};
 
 /// Salts of the dice.
 const SPOILED: u64 = 0x6b76;
 const STORMED: u64 = 0x7374;
 
+/// What there is to say.
+pub(super) enum News<'a> {
+    /// Of the cache on the GPU.
+    Cache(Vec<KvEvent>),
+    /// Of what lies below it.
+    Lower(&'a [TierEvent]),
+    /// All that was said before.
+    Everything,
+}
+
+impl News<'_> {
+    /// Payloads that say it.
+    fn record(self, journal: &mut Journal) -> Vec<Bytes> {
+        match self {
+            Self::Cache(events) => journal.record(events),
+            Self::Lower(events) => journal.record_lower(events),
+            Self::Everything => journal.restate(),
+        }
+    }
+
+    /// Nobody hears of it.
+    fn keep_quiet(&self, journal: &Journal) {
+        match self {
+            Self::Cache(events) => journal.keep_quiet_about(events),
+            Self::Lower(_) | Self::Everything => {}
+        }
+    }
+}
+
 impl KvPublisher {
-    /// As [`KvPublisher::publish`], through the faults. `record` makes payloads of what there is to say.
-    pub(super) fn publish_disturbed(
-        &mut self,
-        record: impl FnOnce(&mut Journal) -> Vec<Bytes>,
-        ctx: &mut Context<Self>,
-    ) {
+    /// As [`KvPublisher::publish`], through the faults.
+    pub(super) fn publish_disturbed(&mut self, news: News<'_>, ctx: &mut Context<Self>) {
         let faults = self.post.table().ask::<EventFault>();
-        for fault in &faults {
-            match fault {
-                EventFault::Silent {} => return,
-                EventFault::Gap { ids } => self.journal.skip(*ids),
-                EventFault::Drop {}
-                | EventFault::Duplicate { .. }
-                | EventFault::Reorder { .. }
-                | EventFault::Delay { .. }
-                | EventFault::Hold {}
-                | EventFault::Corrupt {}
-                | EventFault::WrongHash {}
-                | EventFault::WrongParent {}
-                | EventFault::WrongRank { .. }
-                | EventFault::WrongBlockSize { .. }
-                | EventFault::DuplicateHash {}
-                | EventFault::Renumber { .. }
-                | EventFault::StaleEpoch {} => {}
+        for source in faults.iter().filter_map(EventFault::at_source) {
+            match source {
+                AtSource::Silent => return news.keep_quiet(&self.journal),
+                AtSource::Gap(ids) => self.journal.skip(ids),
             }
         }
         let dice = self.post.table().dice(SPOILED);
         let before = self.journal.last_event_id();
-        let payloads = record(&mut self.journal);
+        let payloads = news.record(&mut self.journal);
         self.gauge.count_kv_events(self.journal.last_event_id() - before);
         for payload in payloads {
-            for sent in self.spoiler.pass(payload, &faults, dice) {
-                match sent {
-                    Sent::Now(payload) => self.stream.publish(&payload, Clock::unix_ms()),
-                    Sent::Later(payload, wait) => {
-                        ctx.run_later(wait, move |publisher, _| {
-                            publisher.stream.publish(&payload, Clock::unix_ms());
-                        });
-                    }
-                    Sent::Stale(payload) => {
-                        let stream = &self.stream;
-                        let stale = self.stale.get_or_insert_with(|| stream.under_another_id());
-                        stale.publish(&payload, Clock::unix_ms());
-                    }
-                    Sent::Lost => self.stream.skip(),
-                }
+            let stream = &self.stream;
+            for sent in self
+                .spoiler
+                .pass(payload, &faults, dice, |payload| stream.messages(payload))
+            {
+                self.put(sent, ctx);
             }
+        }
+    }
+
+    fn put(&mut self, sent: Sent<Bytes>, ctx: &mut Context<Self>) {
+        match sent {
+            Sent::Now(message) => self.stream.send(&message, Clock::unix_ms()),
+            Sent::Later(message, wait) => {
+                ctx.run_later(wait, move |publisher, _| {
+                    publisher.stream.send(&message, Clock::unix_ms());
+                });
+            }
+            Sent::Stale(message) => {
+                let stream = &self.stream;
+                let stale = self.stale.get_or_insert_with(|| stream.under_another_id());
+                stale.send(&message, Clock::unix_ms());
+            }
+            Sent::Lost => self.stream.skip(),
         }
     }
 
@@ -84,18 +97,11 @@ impl KvPublisher {
         let Some((_, StormFault::Storm { per_s })) = in_force.first() else {
             return;
         };
-        let per_gust = per_s * GUST.as_secs_f64();
-        let mut owed = 0.0;
-        self.storm = Some(ctx.run_interval(GUST, move |publisher, ctx| {
-            owed += per_gust;
-            let mut blown = 0;
-            while owed >= 1.0 && blown < MAX_GUST {
-                owed -= 1.0;
-                blown += 1;
+        let mut gust = Gust::new(*per_s);
+        self.storm = Some(ctx.run_interval(gust::EVERY, move |publisher, ctx| {
+            for _ in 0..gust.due() {
                 publisher.blow(ctx);
             }
-            // What is beyond the bound is not made up for.
-            owed = owed.min(1.0);
         }));
     }
 
@@ -128,8 +134,8 @@ impl Handler<FaultsChanged> for KvPublisher {
     fn handle(&mut self, _: FaultsChanged, ctx: &mut Self::Context) {
         let in_force = self.post.table().in_force::<EventFault>();
         let in_force: Vec<EventFault> = in_force.into_iter().map(|(_, fault)| fault).collect();
-        for payload in self.spoiler.release(&in_force) {
-            self.stream.publish(&payload, Clock::unix_ms());
+        for message in self.spoiler.release(&in_force) {
+            self.stream.send(&message, Clock::unix_ms());
         }
         if !in_force.contains(&EventFault::StaleEpoch {}) {
             self.stale = None;

@@ -4,8 +4,6 @@
 //! to event ids is done to the numbers of batches, and the ring of the replay socket stays true, but for gaps and silence.
 //! Batches name no publisher, so `stale_epoch` has nothing to change and lets them pass.
 
-use std::time::Duration;
-
 use actix::prelude::*;
 use bytes::Bytes;
 
@@ -13,17 +11,12 @@ use super::NativeStream;
 use crate::actors::clock::Clock;
 use crate::actors::event_ways::{Sent, Ways, corrupt};
 use crate::actors::fault_post::FaultsChanged;
+use crate::actors::gust::{self, Gust};
 use crate::actors::kv_spoiler::{parts_of, wrong};
 use crate::faults::draw::Dice;
-use crate::faults::kind::{EventFault, StormFault};
+use crate::faults::kind::{AtSource, EventFault, InContent, StormFault};
 use crate::transport::event_plane::native::{BatchEncoder, NativeEvent};
 use crate::types::{DpRank, HashSalt, SequenceHash, Token};
-
-/// A storm blows in gusts, so that its rate does not depend on a timer's grain.
-const GUST: Duration = Duration::from_millis(20);
-
-/// Batches of one gust at most.
-const MAX_GUST: u64 = 2000;
 
 /// Salts of the dice: other than those of the event plane, so that the two streams do not fail alike.
 const SPOILED: u64 = 0x6e61;
@@ -59,26 +52,13 @@ impl NativeStream {
     /// As [`NativeStream::publish`], through the faults.
     pub(super) fn publish_disturbed(&mut self, events: &[NativeEvent], ctx: &mut Context<Self>) {
         let faults = self.parts.faults.table().ask::<EventFault>();
-        for fault in &faults {
-            match fault {
-                EventFault::Silent {} => return,
-                EventFault::Gap { ids } => {
+        for source in faults.iter().filter_map(EventFault::at_source) {
+            match source {
+                AtSource::Silent => return,
+                AtSource::Gap(ids) => {
                     let numbers = &self.parts.next_sequence;
-                    numbers.fetch_add(*ids, std::sync::atomic::Ordering::Relaxed);
+                    numbers.fetch_add(ids, std::sync::atomic::Ordering::Relaxed);
                 }
-                EventFault::Drop {}
-                | EventFault::Duplicate { .. }
-                | EventFault::Reorder { .. }
-                | EventFault::Delay { .. }
-                | EventFault::Hold {}
-                | EventFault::Corrupt {}
-                | EventFault::WrongHash {}
-                | EventFault::WrongParent {}
-                | EventFault::WrongRank { .. }
-                | EventFault::WrongBlockSize { .. }
-                | EventFault::DuplicateHash {}
-                | EventFault::Renumber { .. }
-                | EventFault::StaleEpoch {} => {}
             }
         }
         let sequence = self.next_sequence();
@@ -94,14 +74,19 @@ impl NativeStream {
             None => truth,
         };
         let mut number = sequence;
-        for fault in &faults {
-            if let EventFault::Renumber { first } = fault {
-                let offset = *self.faults.offset.get_or_insert(first.wrapping_sub(sequence));
-                number = sequence.wrapping_add(offset);
+        for content in faults.iter().filter_map(EventFault::in_content) {
+            match content {
+                InContent::Renumber(first) => {
+                    let offset = *self.faults.offset.get_or_insert(first.wrapping_sub(sequence));
+                    number = sequence.wrapping_add(offset);
+                }
+                InContent::Corrupt => batch = corrupt(&batch, dice),
+                InContent::WrongHash
+                | InContent::WrongParent
+                | InContent::WrongRank(_)
+                | InContent::WrongBlockSize(_)
+                | InContent::DuplicateHash => {}
             }
-        }
-        if faults.contains(&EventFault::Corrupt {}) {
-            batch = corrupt(&batch, dice);
         }
         for sent in self.faults.ways.pass((number, batch), &faults, dice) {
             match sent {
@@ -123,18 +108,11 @@ impl NativeStream {
         let Some((_, StormFault::Storm { per_s })) = in_force.first() else {
             return;
         };
-        let per_gust = per_s * GUST.as_secs_f64();
-        let mut owed = 0.0;
-        self.faults.storm = Some(ctx.run_interval(GUST, move |stream, ctx| {
-            owed += per_gust;
-            let mut blown = 0;
-            while owed >= 1.0 && blown < MAX_GUST {
-                owed -= 1.0;
-                blown += 1;
+        let mut gust = Gust::new(*per_s);
+        self.faults.storm = Some(ctx.run_interval(gust::EVERY, move |stream, ctx| {
+            for _ in 0..gust.due() {
                 stream.blow(ctx);
             }
-            // What is beyond the bound is not made up for.
-            owed = owed.min(1.0);
         }));
     }
 
@@ -169,43 +147,35 @@ fn spoil(
     dice: Dice,
 ) -> Option<(BatchEncoder, Vec<NativeEvent>)> {
     let mut spoiled = None;
-    for fault in faults {
+    for content in faults.iter().filter_map(EventFault::in_content) {
         let events = || events.to_vec();
-        match fault {
-            EventFault::WrongRank { rank } => {
-                encoder.rank = DpRank(*rank);
+        match content {
+            InContent::WrongRank(rank) => {
+                encoder.rank = DpRank(rank);
                 spoiled.get_or_insert_with(events);
             }
-            EventFault::WrongHash {} => {
+            InContent::WrongHash => {
                 let other = |hash: &SequenceHash| vec![SequenceHash(wrong(hash.0))];
                 each_hash(spoiled.get_or_insert_with(events), other);
             }
-            EventFault::WrongBlockSize { factor } => {
-                let factor = (*factor).clamp(1, encoder.block_size.max(1));
+            InContent::WrongBlockSize(factor) => {
+                let factor = factor.clamp(1, encoder.block_size.max(1));
                 let others = |hash: &SequenceHash| parts_of(hash.0, factor).into_iter().map(SequenceHash).collect();
                 let events = spoiled.get_or_insert_with(events);
                 each_hash(events, others);
                 encoder.block_size /= factor;
                 fit_tokens(events, encoder.block_size);
             }
-            EventFault::WrongParent {} => {
+            InContent::WrongParent => {
                 for event in spoiled.get_or_insert_with(events) {
                     if let NativeEvent::Stored { parent, .. } = event {
                         *parent = Some(SequenceHash(dice.bits(2)));
                     }
                 }
             }
-            EventFault::DuplicateHash {} => list_twice(spoiled.get_or_insert_with(events), encoder.block_size),
-            EventFault::Drop {}
-            | EventFault::Duplicate { .. }
-            | EventFault::Reorder { .. }
-            | EventFault::Delay { .. }
-            | EventFault::Hold {}
-            | EventFault::Corrupt {}
-            | EventFault::Renumber { .. }
-            | EventFault::Gap { .. }
-            | EventFault::StaleEpoch {}
-            | EventFault::Silent {} => {}
+            InContent::DuplicateHash => list_twice(spoiled.get_or_insert_with(events), encoder.block_size),
+            // Of the batch, not of what it says.
+            InContent::Renumber(_) | InContent::Corrupt => {}
         }
     }
     spoiled.map(|events| (encoder, events))
@@ -246,10 +216,8 @@ impl Handler<FaultsChanged> for NativeStream {
     fn handle(&mut self, _: FaultsChanged, ctx: &mut Self::Context) {
         let in_force = self.parts.faults.table().in_force::<EventFault>();
         let in_force: Vec<EventFault> = in_force.into_iter().map(|(_, fault)| fault).collect();
-        if !in_force
-            .iter()
-            .any(|fault| matches!(fault, EventFault::Renumber { .. }))
-        {
+        let in_content = || in_force.iter().filter_map(EventFault::in_content);
+        if !in_content().any(|content| matches!(content, InContent::Renumber(_))) {
             self.faults.offset = None;
         }
         for (number, batch) in self.faults.ways.release(&in_force) {

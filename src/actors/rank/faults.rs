@@ -150,9 +150,13 @@ impl Handler<DropCache> for Rank {
 
     fn handle(&mut self, DropCache { told, late }: DropCache, ctx: &mut Self::Context) {
         self.wake(ctx);
+        let before = (told == Told::Without).then(|| self.engine.cached_blocks());
         let events = self.engine.clear_cache();
         match (told, &self.activity) {
-            (Told::Without, _) => {}
+            (Told::Without, _) => {
+                // Nobody is told, but whoever asks what a router still believes has to know what to ask for.
+                self.gauge.former().note(before.into_iter().flatten().rev());
+            }
             (Told::Late, _) => {
                 ctx.run_later(late, move |rank, _| rank.publish(events, Vec::new(), Vec::new()));
             }

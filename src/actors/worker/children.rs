@@ -116,7 +116,7 @@ impl Worker {
         slot.publisher_incarnation += 1;
         slot.publisher_id = PublisherId::random();
         let publisher = KvPublisher::new(
-            Journal::seeded(self.instance, slot.rank, blocks),
+            Journal::seeded(self.instance, slot.rank, blocks).remembering(self.entry.gauges[index].former()),
             EventPublisher::new(plane, scope, Topic::KvEvents, slot.publisher_id),
             Arc::clone(&self.entry.recovery),
             Arc::clone(&self.entry.gauges[index]),
@@ -163,6 +163,7 @@ impl Worker {
             topic: plan.topic_of(slot.rank.0),
             socket: Arc::clone(&sockets.events),
             ring: sockets.replay.as_ref().map(|(_, ring)| Arc::clone(ring)),
+            replay_address: sockets.replay.as_ref().map(|(socket, _)| socket.local_addr()),
             next_sequence: Arc::clone(&sockets.next_sequence),
             faults: Arc::clone(&self.entry.faults),
         };

@@ -71,10 +71,12 @@ pub fn judge(check: &Check, record: &Record) -> Judgement {
 }
 
 fn does_not_apply(check: &Check, record: &Record) -> Option<&'static str> {
-    if check.needs_frontend && !record.has_frontend {
+    let is_drift = check.condition.quantity == Quantity::IndexDrift;
+    let asks_router = check.condition.quantity.is_of_a_router() && !(is_drift && record.witness.is_standalone);
+    if (check.needs_frontend || asks_router) && !record.has_frontend {
         return Some("there is no frontend: the load chose the workers itself");
     }
-    if check.condition.quantity == Quantity::IndexDrift && record.drift.is_empty() {
+    if is_drift && record.drift.is_empty() && !record.witness.is_named {
         return Some("the router's index cannot be asked");
     }
     None

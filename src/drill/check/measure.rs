@@ -1,7 +1,7 @@
 //! Numbers out of a record.
 
 use super::judge::say;
-use super::{Condition, Figure, Held, Latency, Point, Quantity, Stat, Unit, Whom};
+use super::{Condition, Figure, Held, Latency, Point, Quantity, Relation, Stat, Unit, Whom};
 use crate::drill::record::{Record, Request, Sample};
 use crate::faults::draw::Dice;
 
@@ -145,6 +145,10 @@ impl<'a> View<'a> {
                     return Err(format!("{} arrivals were too many to keep", record.arrivals_lost));
                 }
                 let workers = self.workers(whom)?;
+                // What is seen is enough of "at least", and says nothing of "at most".
+                if !matches!(self.condition.relation, Relation::Greater | Relation::AtLeast) {
+                    self.all_is_seen(&workers, window)?;
+                }
                 let reached = record.arrivals.iter().filter(|arrival| {
                     window.holds(arrival.at) && arrival.worker.is_some_and(|worker| workers.contains(&worker))
                 });
@@ -177,7 +181,10 @@ impl<'a> View<'a> {
                 drift
                     .map(crate::drill::record::Drift::share)
                     .reduce(f64::max)
-                    .ok_or_else(|| "the index was not looked at".to_owned())
+                    .ok_or_else(|| match &record.witness.problem {
+                        Some(why) => format!("the index was not looked at: {why}"),
+                        None => "the index was not looked at".to_owned(),
+                    })
             }
             Quantity::Victims => Ok(exact(self.disturbance()?.1.len())),
             Quantity::Figure(figure) => self.figure(figure),
@@ -282,11 +289,28 @@ impl<'a> View<'a> {
         Ok(counts.iter().copied().fold(0.0, f64::max) * exact(counts.len()) / all)
     }
 
+    /// Whether every request that came to these workers has been seen, also while they were away.
+    fn all_is_seen(&self, workers: &[u32], window: Window) -> Result<(), String> {
+        let record = self.record;
+        let unseen = |worker: &&u32| {
+            let is_unseen = record.unseen_when_away.get(**worker as usize).copied().unwrap_or(false);
+            is_unseen && record.is_away(**worker, window.from, window.until)
+        };
+        match workers.iter().find(unseen) {
+            None => Ok(()),
+            Some(worker) => Err(format!(
+                "w{worker} was away, and nobody saw what came to its address meanwhile; give the fleet one TCP listener for \
+                 all (request_plane = \"tcp\", ports = \"shared\")"
+            )),
+        }
+    }
+
     fn time_to_detect(&self, until: f64) -> Measured {
         let (at, victims) = self.disturbance()?;
         if victims.is_empty() {
             return Err("the disturbance has struck no worker".to_owned());
         }
+        self.all_is_seen(victims, Window { from: at, until })?;
         let late = self.record.arrivals.iter().filter(|arrival| {
             arrival.at >= at
                 && arrival.at < until
@@ -307,7 +331,7 @@ impl<'a> View<'a> {
         let healthy = |quantity: Quantity, most: f64| {
             let condition = Condition {
                 quantity,
-                relation: super::Relation::AtMost,
+                relation: Relation::AtMost,
                 ..self.condition.clone()
             };
             let view = View {

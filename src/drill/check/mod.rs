@@ -16,7 +16,7 @@
 //! | `time_to_recover` | from a disturbance until no request fails and `p99 ttft` is back under twice the baseline | time |
 //! | `hit_rate`, `believed_hit_rate`, `overcredit` | share of prompt tokens found in caches; the share that the router counted on; how much more that is | share |
 //! | `recoveries` | answers of workers to routers that ask for events that they missed | count |
-//! | `index_drift` | blocks that a router's index has wrong, of all | share |
+//! | `index_drift` | blocks that an index, or a router by its choices, has wrong, of all | share |
 //! | `victims` | workers that the disturbance has struck | count |
 //! | `<program>.<key>.<key>..` | a number in the report that a load's program has left; a time below a key in `_ms`, `_us` or `_ns` | as reported |
 //!
@@ -51,7 +51,7 @@ pub struct Check {
     pub expect: String,
     /// What it would mean if it failed.
     pub why: String,
-    /// It says something about a router only.
+    /// It is to be decided only where there is a router, whatever its quantity.
     pub needs_frontend: bool,
     /// Only requests of this load.
     pub load: Option<String>,
@@ -243,74 +243,71 @@ pub enum Unit {
     Plain,
 }
 
+/// What a quantity is, besides its name.
+struct Nature {
+    unit: Unit,
+    /// It is one number for a whole drill, which no window of time cuts.
+    is_of_the_whole: bool,
+    /// It says something about a router and nothing without one.
+    is_of_a_router: bool,
+}
+
+impl Nature {
+    /// In a window of time, with or without a router.
+    const fn of(unit: Unit) -> Self {
+        Self {
+            unit,
+            is_of_the_whole: false,
+            is_of_a_router: false,
+        }
+    }
+
+    const fn of_the_whole(self) -> Self {
+        Self {
+            is_of_the_whole: true,
+            ..self
+        }
+    }
+
+    const fn of_a_router(self) -> Self {
+        Self {
+            is_of_a_router: true,
+            ..self
+        }
+    }
+}
+
 impl Quantity {
+    /// The one list of what is known of each.
+    fn nature(&self) -> Nature {
+        match self {
+            Self::Requests | Self::Completed | Self::Failed(_) => Nature::of(Unit::Count),
+            Self::ErrorRate | Self::HitRate => Nature::of(Unit::Share),
+            Self::Latency(..) => Nature::of(Unit::Time),
+            Self::Throughput => Nature::of(Unit::Number),
+            Self::Reaching(_) | Self::Migrations | Self::Recoveries => Nature::of(Unit::Count).of_a_router(),
+            Self::Spread => Nature::of(Unit::Number).of_a_router(),
+            Self::BelievedHitRate | Self::Overcredit | Self::IndexDrift => Nature::of(Unit::Share).of_a_router(),
+            Self::Leaked(_) | Self::Victims => Nature::of(Unit::Count).of_the_whole(),
+            Self::TimeToDetect => Nature::of(Unit::Time).of_the_whole().of_a_router(),
+            Self::TimeToRecover => Nature::of(Unit::Time).of_the_whole(),
+            Self::Figure(figure) => Nature::of(figure.scale().map_or(Unit::Plain, |_| Unit::Time)).of_the_whole(),
+        }
+    }
+
     /// Its unit.
     pub fn unit(&self) -> Unit {
-        match self {
-            Self::Latency(..) | Self::TimeToDetect | Self::TimeToRecover => Unit::Time,
-            Self::ErrorRate | Self::HitRate | Self::BelievedHitRate | Self::Overcredit | Self::IndexDrift => {
-                Unit::Share
-            }
-            Self::Requests
-            | Self::Completed
-            | Self::Failed(_)
-            | Self::Reaching(_)
-            | Self::Migrations
-            | Self::Leaked(_)
-            | Self::Recoveries
-            | Self::Victims => Unit::Count,
-            Self::Throughput | Self::Spread => Unit::Number,
-            Self::Figure(figure) => match figure.scale() {
-                Some(_) => Unit::Time,
-                None => Unit::Plain,
-            },
-        }
+        self.nature().unit
     }
 
     /// Whether it is one number for a whole drill, which no window of time cuts.
     pub fn is_of_the_whole(&self) -> bool {
-        match self {
-            Self::Leaked(_) | Self::TimeToDetect | Self::TimeToRecover | Self::Victims | Self::Figure(_) => true,
-            Self::Requests
-            | Self::Completed
-            | Self::Failed(_)
-            | Self::ErrorRate
-            | Self::Latency(..)
-            | Self::Throughput
-            | Self::Reaching(_)
-            | Self::Spread
-            | Self::Migrations
-            | Self::HitRate
-            | Self::BelievedHitRate
-            | Self::Overcredit
-            | Self::Recoveries
-            | Self::IndexDrift => false,
-        }
+        self.nature().is_of_the_whole
     }
 
     /// Whether it says something about a router and nothing without one.
     pub fn is_of_a_router(&self) -> bool {
-        match self {
-            Self::Reaching(_)
-            | Self::Spread
-            | Self::Migrations
-            | Self::TimeToDetect
-            | Self::BelievedHitRate
-            | Self::Overcredit
-            | Self::Recoveries
-            | Self::IndexDrift => true,
-            Self::Requests
-            | Self::Completed
-            | Self::Failed(_)
-            | Self::ErrorRate
-            | Self::Latency(..)
-            | Self::Throughput
-            | Self::Leaked(_)
-            | Self::TimeToRecover
-            | Self::HitRate
-            | Self::Victims
-            | Self::Figure(_) => false,
-        }
+        self.nature().is_of_a_router
     }
 }
 
@@ -359,7 +356,7 @@ impl Written {
         }
         Ok(Check {
             name: self.name.unwrap_or_else(|| self.expect.clone()),
-            needs_frontend: self.needs.is_some() || condition.quantity.is_of_a_router(),
+            needs_frontend: self.needs.is_some(),
             expect: self.expect,
             why: self.why,
             load: self.load,

@@ -63,25 +63,15 @@ impl Plan<'_> {
     /// Whether it cannot be measured without a first disturbance.
     fn needs_disturbance(condition: &Condition) -> bool {
         let named = matches!(condition.after, Some(Point::After(..)));
-        let from_disturbance = match &condition.quantity {
-            Quantity::TimeToRecover => return true,
-            Quantity::TimeToDetect | Quantity::Victims | Quantity::Reaching(Whom::Victims(None)) => !named,
-            Quantity::Requests
-            | Quantity::Completed
-            | Quantity::Failed(_)
-            | Quantity::ErrorRate
-            | Quantity::Latency(..)
-            | Quantity::Throughput
-            | Quantity::Reaching(_)
-            | Quantity::Spread
-            | Quantity::Migrations
-            | Quantity::Leaked(_)
-            | Quantity::HitRate
-            | Quantity::BelievedHitRate
-            | Quantity::Overcredit
-            | Quantity::Recoveries
-            | Quantity::Figure(_)
-            | Quantity::IndexDrift => condition.within.is_some() && condition.after.is_none(),
+        let quantity = &condition.quantity;
+        let of_victims = matches!(
+            quantity,
+            Quantity::TimeToDetect | Quantity::Victims | Quantity::Reaching(Whom::Victims(None))
+        );
+        let from_disturbance = if of_victims {
+            !named
+        } else {
+            *quantity == Quantity::TimeToRecover || condition.within.is_some() && condition.after.is_none()
         };
         from_disturbance || matches!(condition.value, Value::Baseline(_))
     }

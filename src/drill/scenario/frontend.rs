@@ -55,12 +55,16 @@ impl Written {
     }
 }
 
-fn command(words: Vec<String>, env: BTreeMap<String, String>, ready_within: Span) -> Result<Command, String> {
+pub(super) fn command(
+    words: Vec<String>,
+    env: BTreeMap<String, String>,
+    ready_within: Span,
+) -> Result<Command, String> {
     if words.first().is_none_or(String::is_empty) {
         return Err("command names no program".to_owned());
     }
     if !words.iter().chain(env.values()).any(|word| word.contains("{port}")) {
-        return Err("the router has to be told its port: put {port} into the command or its env".to_owned());
+        return Err("it has to be told its port: put {port} into the command or its env".to_owned());
     }
     Ok(Command {
         words,
@@ -69,12 +73,12 @@ fn command(words: Vec<String>, env: BTreeMap<String, String>, ready_within: Span
     })
 }
 
-fn check_url(url: &str) -> Result<String, String> {
+pub(super) fn check_url(url: &str) -> Result<String, String> {
     let url = url.trim_end_matches('/');
     let rest = url.strip_prefix("http://");
     match rest.filter(|rest| !rest.is_empty() && !rest.contains('/')) {
         Some(_) => Ok(url.to_owned()),
-        None => Err(format!("{url:?} is no address of a frontend; use http://host:port")),
+        None => Err(format!("{url:?} is no address; use http://host:port")),
     }
 }
 

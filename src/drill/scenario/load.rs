@@ -31,6 +31,8 @@ pub struct Load {
     pub prefix_groups: u32,
     /// How long these beginnings are, in tokens.
     pub prefix_tokens: u32,
+    /// Whether a connection that has carried one answer carries the next; else each request has a connection of its own.
+    pub keep_alive: bool,
     /// Start, from the drill's start.
     pub start: Span,
     /// End; the drill's end without.
@@ -62,6 +64,7 @@ impl Default for Load {
             concurrency: None,
             requests: None,
             stream: true,
+            keep_alive: true,
             prompt_tokens: 128,
             output_tokens: 16,
             prefix_groups: 0,

@@ -14,6 +14,9 @@
 //! [frontend]                    # url = .. | command = [..] | nothing: straight at the workers
 //! command = ["python", "-m", "dynamo.frontend", "--http-port", "{port}", "--discovery-backend", "file"]
 //!
+//! [index]                       # whom index_drift asks; without: the frontend's own index, else its choices
+//! by = "choices"                # or "served"; or the url or command of a standalone indexer
+//!
 //! [[load]]
 //! name = "probe"
 //! rate = 20
@@ -28,6 +31,7 @@
 //! ```
 
 pub mod frontend;
+pub mod index;
 pub mod load;
 pub mod program;
 pub mod span;
@@ -39,6 +43,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use self::frontend::Frontend;
+use self::index::Index;
 use self::load::Load;
 use self::program::Program;
 use self::span::Span;
@@ -77,6 +82,8 @@ pub struct Scenario {
     pub fleet: Fleet,
     /// The router.
     pub frontend: Frontend,
+    /// Whom `index_drift` asks.
+    pub index: Index,
     /// Loads of the drill's own.
     pub loads: Vec<Load>,
     /// Loads that are programs.
@@ -105,6 +112,7 @@ struct Written {
     #[serde(default)]
     fleet: toml::Table,
     frontend: Option<frontend::Written>,
+    index: Option<index::Written>,
     #[serde(default)]
     load: Vec<Load>,
     #[serde(default)]
@@ -176,6 +184,8 @@ impl Scenario {
         let frontend = frontend
             .map_err(|why| format!("[frontend]: {why}"))?
             .unwrap_or(Frontend::None);
+        let index = written.index.map(index::Written::read).transpose();
+        let index = index.map_err(|why| format!("[index]: {why}"))?.unwrap_or_default();
         let (loads, programs) = name_loads(written.load)?;
         let steps = written.at.into_iter().enumerate();
         let steps = steps.map(|(index, step)| step.read(index).map_err(|why| format!("[[at]] {index}: {why}")));
@@ -220,6 +230,7 @@ impl Scenario {
                 text: text.to_owned(),
             },
             frontend,
+            index,
             loads,
             programs,
             steps,
@@ -400,6 +411,7 @@ mod tests {
             ("expect = \"error_rate < 1%\"", "expect = \"error_rate\"", "[[check]] 0"),
             ("[[check]]\n        expect = \"error_rate < 1%\"", "", "no verdict"),
             ("{port}", "8000", "told its port"),
+            ("[[load]]", "[index]\n[[load]]", "[index]: say by"),
         ] {
             let text = WHOLE.replace(from, to);
             assert_ne!(text, WHOLE, "{from}");

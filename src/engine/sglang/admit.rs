@@ -74,7 +74,7 @@ impl Sglang {
             }
             match self.try_admit(at, &mut budget, &mut holders, pass) {
                 Verdict::Continue => {}
-                Verdict::NoToken | Verdict::Other if self.is_stuck() => self.give_up(at),
+                verdict @ (Verdict::NoToken | Verdict::Other) if self.is_stuck() => self.give_up(at, verdict),
                 verdict @ (Verdict::NoToken | Verdict::Other) => {
                     self.full = self.rules.is_real() && verdict == Verdict::NoToken;
                     break;
@@ -276,7 +276,7 @@ impl Sglang {
         } else if self.rules.is_real() {
             self.fit(extend, left, budget)
         } else {
-            self.fit_as_emulator(extend, left, budget)
+            self.fit_as_emulator(at, extend, left, budget)
         }
     }
 
@@ -317,7 +317,7 @@ impl Sglang {
     }
 
     /// Dynamo's emulator.
-    fn fit_as_emulator(&self, extend: u32, left: u32, budget: &Budget) -> Result<u32, Verdict> {
+    fn fit_as_emulator(&self, at: u32, extend: u32, left: u32, budget: &Budget) -> Result<u32, Verdict> {
         let chunk = budget.chunk().unwrap_or(i64::MAX);
         let fits = if self.rules.decodes_at_once() {
             self.rules.chunk_tokens.is_none_or(|whole| i64::from(extend) <= whole)
@@ -329,7 +329,7 @@ impl Sglang {
         let outputs = if take < extend { 0 } else { left.min(self.rules.clip) };
         #[allow(clippy::cast_precision_loss)]
         let needed = charged as f64 + f64::from(outputs);
-        if needed >= budget.total() {
+        if needed >= budget.total() && !self.fits_alone(at) {
             return Err(Verdict::NoToken);
         }
         if charged > budget.input() || charged > chunk {
@@ -460,24 +460,45 @@ impl Sglang {
             && self.in_handoff() == 0
     }
 
+    /// Whether a request for which nobody will make more room can run to its end in what is there: then it starts, also
+    /// where the emulator, which wants a token to spare, would wait for ever.
+    fn fits_alone(&self, at: u32) -> bool {
+        let slot = &self.slots[at];
+        let left = slot.max_new.saturating_sub(slot.sequence.generated);
+        let end = u64::from(slot.sequence.len()) + u64::from(left);
+        let whole = end
+            .min(self.rules.capacity_tokens())
+            .div_ceil(u64::from(self.rules.page));
+        let missing = whole.saturating_sub(u64::from(self.rules.pages(slot.sequence.computed)));
+        let pages = i64::try_from(missing).unwrap_or(i64::MAX);
+        self.is_stuck() && pages.saturating_mul(i64::from(self.rules.page)) <= self.obtainable()
+    }
+
     /// Refuses the head of the queue.
-    fn give_up(&mut self, at: u32) {
+    fn give_up(&mut self, at: u32, verdict: Verdict) {
         self.dequeue();
-        self.abort(at);
+        let tokens = self.slots[at].sequence.len();
+        if verdict == Verdict::NoToken {
+            self.abort(at);
+        } else {
+            let limit = self.rules.pass_tokens();
+            self.refuse(at, Rejected::PassTooSmall { tokens, limit });
+        }
+    }
+
+    fn refuse(&mut self, at: u32, reason: Rejected) {
+        let id = self.slots[at].sequence.id;
+        self.rejected.push(Output::Rejected { id, reason });
+        self.forget(at);
     }
 
     /// Drops a request that has left all lists because nothing can ever make room for it.
     pub(super) fn abort(&mut self, at: u32) {
-        let sequence = &self.slots[at].sequence;
         let reason = Rejected::OutOfMemory {
-            tokens: sequence.len(),
+            tokens: self.slots[at].sequence.len(),
             pool_tokens: self.rules.capacity_tokens(),
         };
-        self.rejected.push(Output::Rejected {
-            id: sequence.id,
-            reason,
-        });
-        self.forget(at);
+        self.refuse(at, reason);
     }
 
     /// The emulator finds prompts too long at the start of a pass.
@@ -491,9 +512,7 @@ impl Sglang {
                 return true;
             };
             self.queued(at, Lengths::remove);
-            let id = self.slots[at].sequence.id;
-            self.rejected.push(Output::Rejected { id, reason });
-            self.forget(at);
+            self.refuse(at, reason);
             false
         });
         self.waiting = waiting;

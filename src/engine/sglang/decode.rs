@@ -296,6 +296,7 @@ impl Sglang {
         slot.phase = Phase::Waiting;
         pass.preempted.push(slot.sequence.id);
         self.enqueue(at, self.rules.decodes_at_once());
+        self.desk.room_came();
         self.full = false;
         if self.rules.is_real() {
             self.preemptions += 1;

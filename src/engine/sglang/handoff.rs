@@ -57,7 +57,12 @@ impl Handoff for Sglang {
                 whole: true,
             });
         }
+        let free = self.free_pages;
         self.share(at);
+        if self.free_pages > free {
+            // Pages that are cached already are shared from now on.
+            self.desk.room_came();
+        }
         self.note_pages(PageChangeKind::ActivateDestination, fresh);
         self.desk.settled();
         self.ready.push_back(at);
@@ -74,6 +79,7 @@ impl Handoff for Sglang {
         self.held -= 1;
         self.full = false;
         self.finish(at);
+        self.desk.room_came();
         self.reserve_first();
         true
     }
@@ -97,6 +103,7 @@ impl Reserves for Sglang {
         let fresh = self.rules.pages(prompt_len) - found.pages;
         if i64::from(fresh) * i64::from(self.rules.page) > self.obtainable() {
             self.cache.unlock(found.node);
+            self.desk.missed();
             return;
         }
         self.take_pages_as(0, fresh, PageChangeKind::ReserveDestination);
@@ -175,6 +182,7 @@ impl Sglang {
             }
         }
         self.full = false;
+        self.desk.room_came();
     }
 
     /// Takes a request in, on no list yet.

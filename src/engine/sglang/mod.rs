@@ -138,6 +138,7 @@ struct Slot {
     /// `computed` counts the tokens that have a place in the pool.
     sequence: Sequence,
     salt: HashSalt,
+    routing_key: Option<Arc<str>>,
     /// Most tokens that it may generate; it may stop earlier.
     max_new: u32,
     ignore_eos: bool,
@@ -228,7 +229,7 @@ impl Sglang {
             queued_decode: Lengths::default(),
             chunked: None,
             full: false,
-            ratio: NewTokenRatio::new(rules.conservativeness),
+            ratio: NewTokenRatio::new(rules.conservativeness, rules.highest_ratio()),
             attempts: 0,
             refreshes: 0,
             computed_tokens: 0,
@@ -323,6 +324,7 @@ impl Sglang {
             self.hold(at);
         } else {
             self.finish(at);
+            self.desk.room_came();
         }
     }
 
@@ -445,22 +447,36 @@ impl Engine for Sglang {
         let Some(&at) = self.ids.get(&id) else { return false };
         match self.slots[at].phase {
             Phase::Waiting => {
+                if self.slots[at].sequence.computed > 0 {
+                    self.desk.room_came();
+                }
                 self.waiting.retain(|&other| other != at);
                 self.queued(at, Lengths::remove);
                 self.too_long -= u32::from(self.slots[at].refused.is_some());
             }
-            Phase::Chunked | Phase::Prefilling => self.chunked = None,
+            Phase::Chunked | Phase::Prefilling => {
+                self.chunked = None;
+                self.desk.room_came();
+            }
             Phase::Decoding => {
                 if let Some(index) = self.running.find(self.slots[at].ordinal) {
                     self.leave(index);
                 }
                 self.full = false;
+                self.desk.room_came();
                 if !self.rules.is_real() {
                     // A page that it has told of without a place in the tree stays, rather than being withdrawn unseen.
                     self.share(at);
                 }
             }
-            Phase::Held | Phase::Pending | Phase::Reserved | Phase::Ready => self.leave_handoff(at),
+            Phase::Held => {
+                self.leave_handoff(at);
+                // Its prompt is computed, whoever lets go of it.
+                self.finish(at);
+                self.after_command(now);
+                return true;
+            }
+            Phase::Pending | Phase::Reserved | Phase::Ready => self.leave_handoff(at),
         }
         self.forget(at);
         self.after_command(now);
@@ -472,14 +488,14 @@ impl Engine for Sglang {
         loop {
             let worked = self.try_step(now, pass);
             if self.grouped {
-                return worked;
+                return worked || self.reserve_idle();
             }
             let outcome = GroupOutcome {
                 prefilled: pass.forward.prefill_tokens > 0,
                 worked,
             };
             if !self.end_round(outcome) || worked {
-                return worked;
+                return worked || self.reserve_idle();
             }
         }
     }
@@ -601,6 +617,7 @@ impl Sglang {
             queued_at: (0, 0),
             sequence: Sequence::new(request.id, request.prompt, answer, request.priority, now, seed),
             salt: request.salt,
+            routing_key: request.routing_key,
         }
     }
 
@@ -658,6 +675,7 @@ impl Sglang {
             if self.rules.is_real() {
                 self.ratio.reset();
             }
+            pass.load = self.load();
             return false;
         }
         pass.ends_at = self.clock.end(now, pass.ends_at);

@@ -43,6 +43,10 @@ impl Sglang {
                 let queue = self.waiting.make_contiguous();
                 queue.sort_by_key(|&at| xxh3_64_with_seed(&slots[at].sequence.id.0.to_le_bytes(), seed));
             }
+            SglangPolicy::RoutingKey => {
+                self.refresh();
+                self.commonest_key_first();
+            }
         }
     }
 
@@ -154,6 +158,26 @@ impl Sglang {
         self.waiting.make_contiguous().sort_by_key(|at| keys.get(at).copied());
     }
 
+    /// Keys that most of those that run have come first. The order of arrival stays while nobody who runs has a key.
+    fn commonest_key_first(&mut self) {
+        let slots = &self.slots;
+        let mut counts: HashMap<&str, u32, FxBuildHasher> = HashMap::default();
+        for key in self
+            .running
+            .iter()
+            .filter_map(|lane| slots[lane.slot].routing_key.as_deref())
+        {
+            *counts.entry(key).or_default() += 1;
+        }
+        if counts.is_empty() {
+            return;
+        }
+        self.waiting.make_contiguous().sort_by_key(|&at| {
+            let key = slots[at].routing_key.as_deref().unwrap_or_default();
+            (Reverse(counts.get(key).copied().unwrap_or(0)), key)
+        });
+    }
+
     /// Tokens that a request will compute when `cached` are there, at least 1.
     fn work(&self, at: u32, cached: u32) -> u32 {
         self.slots[at].sequence.len().saturating_sub(cached).max(1)
@@ -233,22 +257,27 @@ mod tests {
         };
         let mut engine = Sglang::from_config(&config).unwrap();
         for (id, &length) in (0..).zip(lengths) {
-            let first = 1000 * u32::try_from(id).unwrap();
-            let request = EngineRequest {
-                id: RequestId(id),
-                key: id,
-                prompt: (first..first + length).collect(),
-                stop: StopRule {
-                    max_tokens: Some(5),
-                    ..StopRule::default()
-                },
-                planned: None,
-                priority: 0,
-                salt: HashSalt::default(),
-            };
-            engine.submit(request, SimTime::ZERO).unwrap();
+            submit(&mut engine, id, length, "");
         }
         engine
+    }
+
+    fn submit(engine: &mut Sglang, id: u64, length: u32, routing_key: &str) {
+        let first = 1000 * u32::try_from(id).unwrap();
+        let request = EngineRequest {
+            id: RequestId(id),
+            key: id,
+            prompt: (first..first + length).collect(),
+            stop: StopRule {
+                max_tokens: Some(5),
+                ..StopRule::default()
+            },
+            planned: None,
+            priority: 0,
+            salt: HashSalt::default(),
+            routing_key: Some(routing_key.into()).filter(|_| !routing_key.is_empty()),
+        };
+        engine.submit(request, SimTime::ZERO).unwrap();
     }
 
     fn order(engine: &mut Sglang) -> Vec<u64> {
@@ -276,6 +305,20 @@ mod tests {
     fn the_shortest_prefill_comes_first_and_of_equals_the_one_that_came_first() {
         let mut engine = waiting(SglangPolicy::ShortestPrefillFirst, &[40, 8, 40, 12]);
         assert_eq!(order(&mut engine), [1, 3, 0, 2]);
+    }
+
+    #[test]
+    fn keys_that_most_of_the_running_have_come_first_and_the_others_by_their_keys() {
+        let mut engine = waiting(SglangPolicy::RoutingKey, &[]);
+        for (id, key) in [(0, "b"), (1, "a"), (2, ""), (3, "a")] {
+            submit(&mut engine, id, 8, key);
+        }
+        assert_eq!(order(&mut engine), [0, 1, 2, 3], "nobody runs yet");
+        engine.step(SimTime::ZERO).unwrap();
+        for (id, key) in [(4, "z"), (5, "b"), (6, ""), (7, "a"), (8, "c"), (9, "a")] {
+            submit(&mut engine, id, 8, key);
+        }
+        assert_eq!(order(&mut engine), [7, 9, 5, 6, 8, 4]);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The new-token ratio: which share of the outputs still to come an admission sets aside.
 //!
 //! It starts high and falls with every decode step until memory runs out once; then it jumps to what the requests turned
-//! out to need. Source: SGLang 0.5.23, Dynamo 1.6.1 engine core (the same numbers).
+//! out to need. Source: SGLang 0.5.23, Dynamo 1.6.1 engine core (the same numbers, but the emulator starts above 1 when
+//! its conservativeness asks for it).
 
 /// Share of `init` that it falls to.
 const LEAST_SHARE: f64 = 0.14;
@@ -20,8 +21,9 @@ pub(super) struct NewTokenRatio {
 }
 
 impl NewTokenRatio {
-    pub(super) fn new(conservativeness: f64) -> Self {
-        let initial = (INITIAL * conservativeness).min(1.0);
+    /// It starts no higher than at `most`.
+    pub(super) fn new(conservativeness: f64, most: f64) -> Self {
+        let initial = (INITIAL * conservativeness).min(most);
         Self {
             initial,
             least: initial * LEAST_SHARE,
@@ -85,7 +87,7 @@ mod tests {
 
     #[test]
     fn it_falls_to_its_least_in_600_steps_and_starts_again_when_idle() {
-        let mut ratio = NewTokenRatio::new(1.0);
+        let mut ratio = NewTokenRatio::new(1.0, 1.0);
         ratio.decay();
         assert!((ratio.value() - 0.698_996_667).abs() < 1e-9);
         (1..600).for_each(|_| ratio.decay());
@@ -94,12 +96,13 @@ mod tests {
         assert!((ratio.value() - 0.098).abs() < 1e-9);
         ratio.reset();
         assert!((ratio.value() - 0.7).abs() < 1e-12);
-        assert!((NewTokenRatio::new(9.0).value() - 1.0).abs() < 1e-12);
+        assert!((NewTokenRatio::new(9.0, 1.0).value() - 1.0).abs() < 1e-12);
+        assert!((NewTokenRatio::new(2.0, f64::INFINITY).value() - 1.4).abs() < 1e-12);
     }
 
     #[test]
     fn a_retraction_sets_it_to_what_the_survivors_needed() {
-        let mut ratio = NewTokenRatio::new(1.0);
+        let mut ratio = NewTokenRatio::new(1.0, 1.0);
         let mut survivors = Survivors::default();
         survivors.add(11, 50);
         ratio.retracted(survivors);

@@ -52,18 +52,14 @@ impl Rules {
             SglangPolicy::Lpm | SglangPolicy::DfsWeight | SglangPolicy::Hrrn | SglangPolicy::ShortestPrefillFirst => {
                 true
             }
-            SglangPolicy::Fcfs | SglangPolicy::Lof | SglangPolicy::Random => false,
+            SglangPolicy::Fcfs | SglangPolicy::Lof | SglangPolicy::Random | SglangPolicy::RoutingKey => false,
         };
         let policy = if by_cache && !prefix_caching {
             SglangPolicy::Fcfs
         } else {
             sglang.schedule_policy
         };
-        // With data-parallel attention each rank gets its share of a chunk, as the reference emulator has it.
-        let ranks = match (config.fidelity, config.semantics) {
-            (Fidelity::Mocker, Semantics::V1_6_1) => config.data_parallel_size,
-            (Fidelity::Mocker, Semantics::V1_4_2) | (Fidelity::Real, _) => 1,
-        };
+        let ranks = config.ranks_of_a_chunk();
         let share = if ranks > 1 { SHARED_CONSERVATIVENESS } else { 1.0 };
         Self {
             conservativeness: sglang.schedule_conservativeness * share,
@@ -103,6 +99,11 @@ impl Rules {
         self.fidelity == Fidelity::Real
     }
 
+    /// Where the new-token ratio starts at most.
+    pub(super) fn highest_ratio(&self) -> f64 {
+        if self.is_real() { 1.0 } else { f64::INFINITY }
+    }
+
     /// Each decode step drafts tokens and keeps some.
     pub(super) fn speculates(&self) -> bool {
         self.drafts > 0
@@ -120,6 +121,12 @@ impl Rules {
             // Whoever hands it a request says how many; replays of sessions want all of them.
             (WorkerRole::Prefill, Semantics::V1_4_2) | (WorkerRole::Aggregated | WorkerRole::Decode, _) => u32::MAX,
         }
+    }
+
+    /// Prompt tokens that a pass takes at most.
+    pub(super) fn pass_tokens(&self) -> u32 {
+        let most = self.chunk_tokens.unwrap_or(i64::MAX).min(self.prefill_tokens);
+        u32::try_from(most).unwrap_or(u32::MAX)
     }
 
     /// Pages for `tokens` tokens.
@@ -148,7 +155,8 @@ impl Rules {
         self.is_real() && ignore_eos && !self.prefix_caching
     }
 
-    /// Most tokens that a new request can generate so that an empty pool admits it; `None`: not even none.
+    /// Most tokens that a new request can generate: SGLang what an empty pool admits, the emulator what the pool holds.
+    /// `None`: not even none.
     fn most_new(&self, prompt: u32, ignore_eos: bool) -> Option<u32> {
         let capacity = i64::try_from(self.capacity_tokens()).unwrap_or(i64::MAX);
         let page = i64::from(self.page);
@@ -157,7 +165,10 @@ impl Rules {
         } else if self.is_real() {
             capacity - i64::from(prompt) - page - 1
         } else {
-            capacity - self.ceil(prompt) - 1
+            let left = capacity - i64::from(prompt);
+            // A first token that is the last takes no place, unless a decode step brings it.
+            let decoded = self.decodes_at_once() || self.role == WorkerRole::Decode;
+            if left == 0 && !decoded { 1 } else { left }
         };
         u32::try_from(most).ok()
     }
@@ -165,8 +176,8 @@ impl Rules {
     /// How many tokens a request may generate at most.
     ///
     /// # Errors
-    /// [`Rejected`] when it can never run. SGLang cuts long answers to what the pool holds; the emulator would wait for
-    /// ever.
+    /// [`Rejected`] when it can never run. Long answers are cut to what the pool holds, for which the emulator would wait
+    /// for ever.
     pub(super) fn max_new(&self, request: &EngineRequest) -> Result<u32, Rejected> {
         let prompt = request.prompt.len();
         if prompt == 0 {
@@ -193,10 +204,11 @@ impl Rules {
             return Ok(room.min(most));
         };
         let wanted = wanted.min(room);
-        let reserved = if self.simulates(ignore_eos) {
-            wanted
-        } else {
+        // SGLang sets no more aside than its clip, so that a longer answer may run out of memory.
+        let reserved = if self.is_real() && !self.simulates(ignore_eos) {
             wanted.min(self.clip)
+        } else {
+            wanted
         };
         match (reserved <= most, most) {
             (true, _) => Ok(wanted),

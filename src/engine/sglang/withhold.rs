@@ -17,6 +17,7 @@ impl Sglang {
         self.withheld += taken;
         // Fewer pages admit nobody whom more did not; more may.
         self.full &= taken > 0;
+        self.desk.room_came();
         let mut events = Vec::new();
         self.cache.take_events(&mut events);
         if !self.rules.publishes {

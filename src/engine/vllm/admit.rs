@@ -1,5 +1,6 @@
 //! Second half of a pass: requests from the waiting queue, in order, until one does not fit.
 
+use super::super::config::WorkerRole;
 use super::super::totals::count;
 use super::super::{Admission, Output, Pass, Rejected};
 use super::lower::{Load, Look};
@@ -20,8 +21,7 @@ impl Vllm {
     /// Admits what budget, slots and blocks allow. Nothing behind a request that has to wait for memory is tried.
     pub(super) fn admit(&mut self, work: &mut Work, pass: &mut Pass) {
         while self.lanes.len() < self.rules.max_num_seqs
-            && self.blocked_at != Some(self.version())
-            && let Some(at) = self.head()
+            && let Some(at) = self.head().filter(|&at| self.may_try(at))
         {
             let used = work.visited_tokens + position(self.lanes.len()) - work.visited_lanes;
             let left = u32::try_from((work.budget - used).max(0)).unwrap_or(u32::MAX);
@@ -39,10 +39,6 @@ impl Vllm {
                 }
                 continue;
             }
-            if self.desk.has_pending() {
-                // Destinations come first: only requests with their KV in place are admitted meanwhile.
-                break;
-            }
             // Without budget the reference emulator still admits one request with nothing to compute.
             let tried = left > 0 || !self.rules.real;
             match tried.then(|| self.admit_head(at, left, work, pass)) {
@@ -53,9 +49,24 @@ impl Vllm {
         }
     }
 
-    /// The next request to be tried: one that waited for blocks from below the GPU, else the head of the queue.
-    fn head(&self) -> Option<u32> {
-        self.below.parked.head().or_else(|| self.waiting.head())
+    /// The next request to be tried: one that waited for blocks from below the GPU, else the head of the queue. While a
+    /// destination waits for blocks it is the first that has its KV in place, also past others, and on a decode worker
+    /// with host memory as long as there is one.
+    pub(super) fn head(&self) -> Option<u32> {
+        if self.desk.has_pending() {
+            return self.waiting.resident_head();
+        }
+        let decodes = self.rules.role == WorkerRole::Decode;
+        let first = decodes && self.tiers.as_ref().is_some_and(|tiers| tiers.writes_through());
+        let resident = first.then(|| self.waiting.resident_head()).flatten();
+        resident
+            .or_else(|| self.below.parked.head())
+            .or_else(|| self.waiting.head())
+    }
+
+    /// Whether the outcome of trying this head is not known beforehand.
+    pub(super) fn may_try(&self, at: u32) -> bool {
+        self.slots[at].resident || self.blocked_at != Some(self.version())
     }
 
     /// Changes whenever the head of the queue might fare differently.
@@ -199,7 +210,7 @@ impl Vllm {
             self.find_whole_prefix(at)
         };
         let hits = self.hits().min(most);
-        // The drafting layers have to see the block before the first new token.
+        // The drafting layers, which a prefill worker has, too, have to see the block before the first new token.
         let left_out = u32::from(self.rules.speculates && self.keeps_last_token(at) && hits > 0);
         self.scratch.hits.truncate((hits - left_out) as usize);
         if self.rules.real && left_out > 0 {

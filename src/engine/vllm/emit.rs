@@ -194,7 +194,7 @@ impl Vllm {
         if let Some(index) = self.lanes.find(self.slots[at].ordinal) {
             self.leave(index);
         }
-        self.blocked_at = None;
+        self.room_came();
         if self.slots[at].keeps_blocks {
             self.hold(at);
         } else if let Some(mut slot) = self.slots.remove(at) {

@@ -51,14 +51,20 @@ impl Handoff for Vllm {
         let prompt_len = slot.sequence.prompt_len();
         slot.sequence.computed = prompt_len;
         match self.rules.semantics {
-            Semantics::V1_6_1 => self.waiting.put(slot.place, at),
+            Semantics::V1_6_1 => slot.place = self.waiting.put(slot.place, at),
             Semantics::V1_4_2 => slot.place = self.waiting.push(at, slot.sequence.priority, slot.sequence.arrival),
         }
+        self.waiting.note_resident(slot.place, at);
         self.desk.settled();
         if self.rules.prefix_caching {
+            let free = self.pool.available();
             let mut unheard = std::mem::take(&mut self.unheard);
             self.register(at, prompt_len / self.rules.block_size, &mut unheard);
             self.unheard = unheard;
+            if self.pool.available() > free {
+                // Blocks that others have, too, are shared from now on.
+                self.desk.room_came();
+            }
         }
         self.blocked_at = None;
         self.reserve_first();
@@ -74,7 +80,7 @@ impl Handoff for Vllm {
         if let Some(mut slot) = self.slots.remove(at) {
             self.pool.release(&mut slot.sequence.table);
         }
-        self.blocked_at = None;
+        self.room_came();
         self.reserve_first();
         true
     }
@@ -92,6 +98,7 @@ impl Reserves for Vllm {
     fn reserve_first(&mut self) {
         let Some(at) = self.desk.first() else { return };
         if self.lanes.len() >= self.rules.max_num_seqs {
+            self.desk.missed();
             return;
         }
         let referenced = self.find_whole_prefix(at);
@@ -99,6 +106,7 @@ impl Reserves for Vllm {
         let hits = u32::try_from(self.scratch.hits.len()).unwrap_or(u32::MAX);
         let (id, wanted) = (sequence.id, self.rules.blocks(sequence.len()));
         if wanted - referenced > self.pool.available() {
+            self.desk.missed();
             return;
         }
         let slot = &mut self.slots[at];

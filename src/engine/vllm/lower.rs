@@ -304,7 +304,7 @@ impl Vllm {
         }
         self.below.parked.wake();
         self.below.retry = true;
-        self.blocked_at = None;
+        self.room_came();
     }
 
     /// Nothing runs and nothing is on its way, yet somebody waits. If that is because copies for others take the memory up,
@@ -319,7 +319,7 @@ impl Vllm {
         let slot = &mut self.slots[at];
         slot.lower.load = Load::Nothing;
         self.pool.release(&mut slot.sequence.table);
-        self.blocked_at = None;
+        self.room_came();
         true
     }
 

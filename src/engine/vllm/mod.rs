@@ -250,7 +250,11 @@ impl Vllm {
         }
         Self {
             clock: PassClock::new(config, timing),
-            acceptance: config.speculation.as_ref().map(Acceptance::new),
+            acceptance: config
+                .speculation
+                .as_ref()
+                .filter(|_| rules.drafts > 0)
+                .map(Acceptance::new),
             generator,
             hasher: SequenceHasher::new(rules.block_size, generator),
             pool,
@@ -286,9 +290,8 @@ impl Vllm {
 
     /// Whether the next pass has to look at the waiting queue.
     fn may_admit(&self) -> bool {
-        !(self.waiting.is_empty() && self.below.parked.head().is_none())
+        self.head().is_some_and(|at| self.may_try(at))
             && self.lanes.len() < self.rules.max_num_seqs
-            && self.blocked_at != Some(self.version())
             && (self.lanes.len() as u64) < self.rules.budget
     }
 
@@ -350,6 +353,12 @@ impl Vllm {
             &mut self.queued_prefill
         };
         queued.remove(slot.sequence.len());
+    }
+
+    /// Somebody gave blocks or a place back: whoever waits for them is tried again.
+    fn room_came(&mut self) {
+        self.blocked_at = None;
+        self.desk.room_came();
     }
 
     /// Takes a running request off the list; its settled length is then `len`.
@@ -414,6 +423,7 @@ impl Engine for Vllm {
     fn cancel(&mut self, id: RequestId, now: SimTime) -> bool {
         let Some(at) = self.ids.remove(&id) else { return false };
         let slot = &self.slots[at];
+        let gives = slot.phase != Phase::Waiting || slot.sequence.table.len() > 0;
         match slot.phase {
             Phase::Waiting => {
                 self.unqueue(at);
@@ -430,6 +440,9 @@ impl Engine for Vllm {
         self.blocked_at = None;
         if let Some(mut slot) = self.slots.remove(at) {
             self.pool.release(&mut slot.sequence.table);
+        }
+        if gives {
+            self.desk.room_came();
         }
         self.after_command(now);
         true
@@ -452,7 +465,9 @@ impl Engine for Vllm {
             }
         }
         self.take_tier_events(pass);
-        let told = !(pass.tier_events.is_empty() && pass.kv_events.is_empty());
+        let waits = !(self.waiting.is_empty() && self.below.parked.head().is_none());
+        let reserved = waits && self.reserve_idle();
+        let told = reserved || !(pass.tier_events.is_empty() && pass.kv_events.is_empty());
         pass.ends_at = now;
         pass.load = self.load();
         pass.forward.queued_prefill = self.queued_prefill;

@@ -64,9 +64,9 @@ impl Vllm {
         self.scratch.filled.retain(|&(_, other, _)| other != at);
         self.queued_decode.add(slot.sequence.len());
         slot.place = self.waiting.push_again(at, slot.place);
-        self.blocked_at = None;
-        self.preemptions += 1;
         work.preempted = true;
         pass.preempted.push(slot.sequence.id);
+        self.preemptions += 1;
+        self.room_came();
     }
 }

@@ -31,7 +31,7 @@ pub(super) struct Rules {
     pub(super) to_completion: bool,
     /// Even a prompt that is cached as a whole leaves its last token to compute.
     pub(super) keeps_last_token: bool,
-    /// Each pass drafts tokens and keeps some.
+    /// Each pass drafts tokens and keeps some, but for a prefill worker, whose one token is drawn in the same way.
     pub(super) speculates: bool,
     /// Drafted tokens per pass.
     pub(super) drafts: u32,
@@ -92,8 +92,11 @@ impl Rules {
             },
             by_priority,
             to_completion,
-            speculates: config.speculation.is_some() && config.role != WorkerRole::Prefill,
-            drafts: config.speculation.as_ref().map_or(0, |speculation| speculation.nextn),
+            speculates: config.speculation.is_some(),
+            drafts: match (&config.speculation, config.role) {
+                (Some(speculation), WorkerRole::Aggregated | WorkerRole::Decode) => speculation.nextn,
+                (Some(_), WorkerRole::Prefill) | (None, _) => 0,
+            },
             keeps_last_token: vllm,
             watermark_blocks: if real { watermark_blocks } else { 0 },
             reserve_full_isl: !real || config.reserve_full_isl,

@@ -73,8 +73,12 @@ impl Vllm {
         let burst = burst.min(end - (len - slot.sequence.prompt_len()).min(end));
         let computed = len + burst.saturating_sub(1);
         let done = len + burst - slot.sequence.prompt_len() >= end;
-        // The newest token gets its place now; the last one never needs it.
-        let wanted = self.rules.blocks(if done { computed } else { len + burst });
+        // The newest token gets its place now; the last one needs it only where the blocks are kept for a transfer.
+        let wanted = self.rules.blocks(if done && !slot.keeps_blocks {
+            computed
+        } else {
+            len + burst
+        });
         let missing = wanted
             .saturating_sub(slot.sequence.table.len())
             .min(self.pool.available());

@@ -4,12 +4,27 @@ use std::collections::BTreeMap;
 
 use crate::types::SimTime;
 
+/// Room between two places, so that others can come between them.
+const GAP: i128 = 1 << 64;
+
 /// Place of a request in the queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
     priority: i32,
     arrival: SimTime,
-    order: i64,
+    order: i128,
+    /// Number in the order of coming, which stays.
+    number: i128,
+}
+
+impl Place {
+    /// The same, wherever the request is in the queue.
+    fn of_coming(self) -> Self {
+        Self {
+            order: self.number,
+            ..self
+        }
+    }
 }
 
 /// The waiting queue: first come first served, or by (priority, arrival, submission). O(log n) per operation.
@@ -17,8 +32,10 @@ pub(super) struct Place {
 pub(super) struct Waiting {
     by_priority: bool,
     queue: BTreeMap<Place, u32>,
-    front: i64,
-    back: i64,
+    /// Those of the queue whose KV is in place, in the order of coming.
+    residents: BTreeMap<Place, u32>,
+    front: i128,
+    back: i128,
 }
 
 impl Waiting {
@@ -26,6 +43,7 @@ impl Waiting {
         Self {
             by_priority,
             queue: BTreeMap::new(),
+            residents: BTreeMap::new(),
             front: 0,
             back: 0,
         }
@@ -34,13 +52,13 @@ impl Waiting {
     /// Queues a new request.
     pub(super) fn push(&mut self, sequence: u32, priority: i32, arrival: SimTime) -> Place {
         let place = self.place(priority, arrival);
-        self.put(place, sequence);
+        self.queue.insert(place, sequence);
         place
     }
 
     /// The place that a request has which arrives now.
     pub(super) fn place(&mut self, priority: i32, arrival: SimTime) -> Place {
-        self.back += 1;
+        self.back += GAP;
         let (priority, arrival) = if self.by_priority {
             (priority, arrival)
         } else {
@@ -50,12 +68,38 @@ impl Waiting {
             priority,
             arrival,
             order: self.back,
+            number: self.back,
         }
     }
 
-    /// Queues a request at the place that it was given.
-    pub(super) fn put(&mut self, place: Place, sequence: u32) {
+    /// Queues a request that was given its place before, but ahead of all that came later and were taken back to the front
+    /// meanwhile; returns the place that it has. O(those taken back).
+    pub(super) fn put(&mut self, place: Place, sequence: u32) -> Place {
+        let taken_back = Place {
+            order: GAP,
+            ..Place::default()
+        };
+        let later = (!self.by_priority)
+            .then(|| self.queue.range(..taken_back).map(|(other, _)| *other))
+            .and_then(|mut others| others.find(|other| other.number > place.number));
+        let order = later.and_then(|later| {
+            let before = self.queue.range(..later).next_back();
+            let before = before.map_or(later.order - 2 * GAP, |(place, _)| place.order);
+            let between = i128::midpoint(before, later.order);
+            (between > before && between < later.order).then_some(between)
+        });
+        let place = Place {
+            order: order.unwrap_or(place.order),
+            ..place
+        };
+        self.front = self.front.min(place.order - GAP);
         self.queue.insert(place, sequence);
+        place
+    }
+
+    /// The KV of the queued request at this place is there.
+    pub(super) fn note_resident(&mut self, place: Place, sequence: u32) {
+        self.residents.insert(place.of_coming(), sequence);
     }
 
     /// Takes a preempted request back: to the front, or to its `former` place in the priority order.
@@ -64,7 +108,7 @@ impl Waiting {
             former
         } else {
             let order = self.front;
-            self.front -= 1;
+            self.front -= GAP;
             Place { order, ..former }
         };
         self.queue.insert(place, sequence);
@@ -75,8 +119,14 @@ impl Waiting {
         self.queue.first_key_value().map(|(_, &sequence)| sequence)
     }
 
+    /// The first whose KV is in place.
+    pub(super) fn resident_head(&self) -> Option<u32> {
+        self.residents.first_key_value().map(|(_, &sequence)| sequence)
+    }
+
     pub(super) fn remove(&mut self, place: Place) {
         self.queue.remove(&place);
+        self.residents.remove(&place.of_coming());
     }
 
     pub(super) fn len(&self) -> usize {
@@ -146,6 +196,23 @@ impl Parked {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_comes_back_to_an_earlier_place_stays_ahead_of_later_ones_that_were_taken_back() {
+        let mut waiting = Waiting::new(false);
+        let places: Vec<Place> = (0..6).map(|_| waiting.place(0, SimTime::ZERO)).collect();
+        waiting.push(99, 0, SimTime::ZERO);
+        waiting.push_again(5, places[5]);
+        waiting.push_again(2, places[2]);
+        let third = waiting.put(places[3], 3);
+        let first = waiting.put(places[1], 1);
+        waiting.note_resident(third, 3);
+        waiting.note_resident(first, 1);
+        assert_eq!(waiting.queue.values().copied().collect::<Vec<_>>(), [1, 2, 3, 5, 99]);
+        assert_eq!(waiting.resident_head(), Some(1));
+        waiting.remove(first);
+        assert_eq!((waiting.head(), waiting.resident_head()), (Some(2), Some(3)));
+    }
 
     #[test]
     fn parked_requests_keep_their_places_however_often_they_sleep() {

@@ -15,7 +15,7 @@ impl Vllm {
     pub(super) fn withhold(&mut self, blocks: u32) -> Vec<KvEvent> {
         if blocks < self.withheld.len() {
             self.pool.release(&mut self.withheld);
-            self.blocked_at = None;
+            self.room_came();
         }
         let free = self.pool.available().saturating_sub(self.promised);
         let wanted = blocks.saturating_sub(self.withheld.len()).min(free);

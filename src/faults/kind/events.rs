@@ -77,6 +77,106 @@ gate! {
     }
 }
 
+/// What happens before a message has a number.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum AtSource {
+    /// See [`EventFault::Silent`].
+    Silent,
+    /// So many ids are skipped.
+    Gap(u64),
+}
+
+/// What happens to that which a message says.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum InContent {
+    /// See [`EventFault::WrongHash`].
+    WrongHash,
+    /// See [`EventFault::WrongParent`].
+    WrongParent,
+    /// Events name this rank.
+    WrongRank(u32),
+    /// Each block is announced as so many.
+    WrongBlockSize(u32),
+    /// See [`EventFault::DuplicateHash`].
+    DuplicateHash,
+    /// Ids start over with this one.
+    Renumber(u64),
+    /// See [`EventFault::Corrupt`].
+    Corrupt,
+}
+
+/// What becomes of a message on its way.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum OnTheWay {
+    /// See [`EventFault::Drop`].
+    Drop,
+    /// So many extra copies.
+    Duplicate(u32),
+    /// In windows of so many.
+    Reorder(u32),
+    /// So late, and up to so much more, ms.
+    Delay(f64, f64),
+    /// See [`EventFault::Hold`].
+    Hold,
+    /// See [`EventFault::StaleEpoch`].
+    StaleEpoch,
+}
+
+/// An event fault by where it acts.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Place {
+    Source(AtSource),
+    Content(InContent),
+    Way(OnTheWay),
+}
+
+impl EventFault {
+    /// The one place that sorts the kinds.
+    const fn place(&self) -> Place {
+        match *self {
+            Self::Silent {} => Place::Source(AtSource::Silent),
+            Self::Gap { ids } => Place::Source(AtSource::Gap(ids)),
+            Self::WrongHash {} => Place::Content(InContent::WrongHash),
+            Self::WrongParent {} => Place::Content(InContent::WrongParent),
+            Self::WrongRank { rank } => Place::Content(InContent::WrongRank(rank)),
+            Self::WrongBlockSize { factor } => Place::Content(InContent::WrongBlockSize(factor)),
+            Self::DuplicateHash {} => Place::Content(InContent::DuplicateHash),
+            Self::Renumber { first } => Place::Content(InContent::Renumber(first)),
+            Self::Corrupt {} => Place::Content(InContent::Corrupt),
+            Self::Drop {} => Place::Way(OnTheWay::Drop),
+            Self::Duplicate { copies } => Place::Way(OnTheWay::Duplicate(copies)),
+            Self::Reorder { window } => Place::Way(OnTheWay::Reorder(window)),
+            Self::Delay { ms, jitter_ms } => Place::Way(OnTheWay::Delay(ms, jitter_ms)),
+            Self::Hold {} => Place::Way(OnTheWay::Hold),
+            Self::StaleEpoch {} => Place::Way(OnTheWay::StaleEpoch),
+        }
+    }
+
+    /// What it does before a message has a number, if anything.
+    pub const fn at_source(&self) -> Option<AtSource> {
+        match self.place() {
+            Place::Source(source) => Some(source),
+            Place::Content(_) | Place::Way(_) => None,
+        }
+    }
+
+    /// What it does to that which a message says, if anything.
+    pub const fn in_content(&self) -> Option<InContent> {
+        match self.place() {
+            Place::Content(content) => Some(content),
+            Place::Source(_) | Place::Way(_) => None,
+        }
+    }
+
+    /// What it does to a message on its way, if anything.
+    pub const fn on_the_way(&self) -> Option<OnTheWay> {
+        match self.place() {
+            Place::Way(way) => Some(way),
+            Place::Source(_) | Place::Content(_) => None,
+        }
+    }
+}
+
 gate! {
     /// Publishing out of turn, asked when faults change.
     Storm(StormFault, Events, 8, once) {

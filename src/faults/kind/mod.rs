@@ -191,7 +191,7 @@ mod response;
 
 pub use discovery::DiscoveryFault;
 pub use engine::{AdmissionFault, CapacityFault, DoorFault, PassFault, PurgeFault, Told};
-pub use events::{EventFault, RecoveryFault, StormFault};
+pub use events::{AtSource, EventFault, InContent, OnTheWay, RecoveryFault, StormFault};
 pub use life::{ConditionFault, LifeFault};
 pub use metrics::{MetricsFault, Wave};
 pub use rendezvous::RendezvousFault;
@@ -328,15 +328,42 @@ impl Kind {
         self.info().layer
     }
 
-    /// Whether a worker has what it strikes: only prefill workers have handoffs to disturb.
-    pub fn concerns(&self, worker: &Candidate) -> bool {
+    /// Why it does nothing to a worker, if the worker has nothing that it strikes.
+    pub fn spares(&self, worker: &Candidate) -> Option<&'static str> {
         let is_prefill = || {
             worker
                 .labels
                 .iter()
                 .any(|(key, value)| key == "role" && value == "prefill")
         };
-        !matches!(self, Self::Rendezvous(_)) || is_prefill()
+        match self {
+            Self::Rendezvous(_) if !is_prefill() => Some("only prefill workers have handoffs to disturb"),
+            Self::Event(EventFault::StaleEpoch {}) if worker.durable_events => {
+                Some("messages in JetStream name no publisher, so that none can be another")
+            }
+            Self::Recovery(_) if worker.durable_events => {
+                Some("routers that read JetStream replay the stream, and there is no recovery endpoint")
+            }
+            Self::Discovery(DiscoveryFault::DuplicateSource {}) if worker.durable_events => {
+                Some("events in JetStream have no sources in discovery")
+            }
+            Self::Life(_)
+            | Self::Condition(_)
+            | Self::Pass(_)
+            | Self::Door(_)
+            | Self::Admission(_)
+            | Self::Capacity(_)
+            | Self::Purge(_)
+            | Self::Request(_)
+            | Self::Answer(_)
+            | Self::Response(_)
+            | Self::Event(_)
+            | Self::Storm(_)
+            | Self::Recovery(_)
+            | Self::Discovery(_)
+            | Self::Metrics(_)
+            | Self::Rendezvous(_) => None,
+        }
     }
 
     /// Its name within the layer.

@@ -4,6 +4,7 @@ use std::collections::hash_map::Entry;
 
 use rustc_hash::{FxBuildHasher, FxHashMap};
 
+use super::former::Placed;
 use super::kv_event::{MAX_MERGED_BLOCKS, encode_stored};
 use crate::types::{DpRank, InstanceId, LocalHash, SequenceHash, StoredBlock};
 
@@ -16,6 +17,30 @@ struct Node {
     tokens_hash: LocalHash,
     stores: u32,
     is_root: bool,
+}
+
+impl Node {
+    fn parent(&self) -> Option<SequenceHash> {
+        (!self.is_root).then_some(self.parent)
+    }
+
+    fn placed(&self, hash: SequenceHash) -> Placed {
+        let block = StoredBlock {
+            block_hash: hash,
+            tokens_hash: self.tokens_hash,
+        };
+        (self.parent(), block)
+    }
+}
+
+/// What came of the removal of a block.
+pub(super) enum Removal {
+    /// It was stored more often; routers need not hear of it.
+    Stays,
+    /// It is gone, and routers have to hear of it.
+    Gone(Placed),
+    /// It was never stored. Routers hear of it all the same: hiding such a removal would hide a fault.
+    Unknown,
 }
 
 /// Announced blocks with their parents and the number of times each was stored. An empty tree owns no memory.
@@ -47,20 +72,38 @@ impl BlockTree {
         }
     }
 
-    /// Counts one store of a block less; whether none is left, so that routers have to hear of it. Also true for a
-    /// block that was never stored: hiding such a removal would hide a fault.
-    pub(super) fn remove(&mut self, hash: SequenceHash) -> bool {
+    /// Counts one store of a block less.
+    pub(super) fn remove(&mut self, hash: SequenceHash) -> Removal {
         match self.nodes.entry(hash) {
             Entry::Occupied(mut node) if node.get().stores > 1 => {
                 node.get_mut().stores -= 1;
-                false
+                Removal::Stays
             }
-            Entry::Occupied(node) => {
-                node.remove();
-                true
-            }
-            Entry::Vacant(_) => true,
+            Entry::Occupied(node) => Removal::Gone(node.remove().placed(hash)),
+            Entry::Vacant(_) => Removal::Unknown,
         }
+    }
+
+    /// A block with the one before it.
+    pub(super) fn get(&self, hash: SequenceHash) -> Option<Placed> {
+        self.nodes.get(&hash).map(|node| node.placed(hash))
+    }
+
+    /// At most `most` blocks, parents before children.
+    pub(super) fn beginning(&self, most: usize) -> Vec<Placed> {
+        let mut told = Vec::new();
+        let (mut placed, mut chain) = (ByHash::default(), Vec::new());
+        for &leaf in self.nodes.keys() {
+            if told.len() >= most {
+                break;
+            }
+            if self.climb(leaf, &mut placed, &mut chain) {
+                placed.extend(chain.iter().map(|block| (block.block_hash, true)));
+                told.extend(chain.iter().rev().filter_map(|block| self.get(block.block_hash)));
+            }
+        }
+        told.truncate(most);
+        told
     }
 
     pub(super) fn clear(&mut self) {
@@ -126,9 +169,6 @@ impl BlockTree {
     }
 
     fn parent(&self, hash: SequenceHash) -> Option<SequenceHash> {
-        self.nodes
-            .get(&hash)
-            .filter(|node| !node.is_root)
-            .map(|node| node.parent)
+        self.nodes.get(&hash).and_then(Node::parent)
     }
 }

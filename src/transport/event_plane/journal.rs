@@ -4,10 +4,12 @@
 //! incarnation of a publisher is a new journal: ids start at 1 again, and the blocks that survived are its seed.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::block_tree::BlockTree;
+use super::block_tree::{BlockTree, Removal};
+use super::former::{Former, KEPT_BLOCKS, Placed};
 use super::kv_event::{coalesce, encode_batch_marked, messages};
 use super::lower_blocks::LowerBlocks;
 use super::msgpack::put_array_len;
@@ -30,6 +32,8 @@ pub struct Journal {
     /// may start together.
     dump: Option<Bytes>,
     dumps_built: u64,
+    /// Where blocks go that are no longer announced.
+    former: Option<Arc<Former>>,
 }
 
 impl Journal {
@@ -44,7 +48,15 @@ impl Journal {
             lower: LowerBlocks::default(),
             dump: None,
             dumps_built: 0,
+            former: None,
         }
+    }
+
+    /// The same, which remembers blocks that it no longer announces, those included that it announces at its end.
+    #[must_use]
+    pub fn remembering(mut self, former: Arc<Former>) -> Self {
+        self.former = Some(former);
+        self
     }
 
     /// Journal of a rank whose cache holds `blocks` (parents first), as after a restart of the publisher alone. Routers
@@ -131,13 +143,50 @@ impl Journal {
                 !blocks.is_empty()
             }
             KvEvent::Removed { block_hashes } => {
-                block_hashes.retain(|&hash| self.tree.remove(hash));
+                let mut gone = Vec::new();
+                block_hashes.retain(|&hash| match self.tree.remove(hash) {
+                    Removal::Stays => false,
+                    Removal::Gone(block) => {
+                        gone.push(block);
+                        true
+                    }
+                    Removal::Unknown => true,
+                });
+                self.remember(gone);
                 !block_hashes.is_empty()
             }
             KvEvent::Cleared => {
+                self.remember_all();
                 self.tree.clear();
                 true
             }
+        }
+    }
+
+    /// Takes note of changes that nobody is told of: what was announced stays so.
+    pub fn keep_quiet_about(&self, events: &[KvEvent]) {
+        for event in events {
+            match event {
+                KvEvent::Stored { .. } => {}
+                KvEvent::Removed { block_hashes } => {
+                    self.remember(block_hashes.iter().filter_map(|hash| self.tree.get(*hash)));
+                }
+                KvEvent::Cleared => self.remember_all(),
+            }
+        }
+    }
+
+    fn remember(&self, gone: impl IntoIterator<Item = Placed>) {
+        if let Some(former) = &self.former {
+            former.note(gone);
+        }
+    }
+
+    fn remember_all(&self) {
+        if let Some(former) = &self.former {
+            let blocks = self.tree.beginning(KEPT_BLOCKS);
+            former.count_dropped((self.tree.len() - blocks.len()) as u64);
+            former.note(blocks.into_iter().rev());
         }
     }
 
@@ -215,6 +264,13 @@ impl Journal {
             Bytes::from(dump)
         };
         self.dump.get_or_insert_with(build).clone()
+    }
+}
+
+impl Drop for Journal {
+    /// Whoever heard of these blocks may believe in them for as long as nobody says otherwise.
+    fn drop(&mut self) {
+        self.remember_all();
     }
 }
 

@@ -7,6 +7,7 @@
 //! | [`envelope`] | what surrounds every payload; ZMQ frames |
 //! | [`kv_event`], [`kv_metrics`], [`forward_pass`] | payloads |
 //! | [`journal`] | event ids, newest events and block tree of one rank |
+//! | [`former`] | blocks that one rank has announced and has no more |
 //! | [`recovery`] | queries of routers that missed events, and answers |
 //! | [`native`] | the engine's own stream, as vLLM publishes it |
 //! | [`zmq`] | PUB sockets, listening or connected to brokers; ROUTER sockets |
@@ -14,6 +15,7 @@
 mod block_tree;
 pub mod durable;
 pub mod envelope;
+pub mod former;
 pub mod forward_pass;
 #[cfg(test)]
 mod golden;
@@ -232,6 +234,40 @@ impl EventPublisher {
     /// Sends one payload; `now_ms` is Unix time in milliseconds. Never waits: without a subscriber the message is
     /// gone, as on any PUB socket, and its number is used.
     pub fn publish(&mut self, payload: &[u8], now_ms: u64) {
+        if self.is_durable() {
+            for message in durable::messages(payload) {
+                self.store(message);
+            }
+        } else {
+            self.envelop(payload, now_ms);
+        }
+    }
+
+    /// The messages that say what a payload says: itself, but for a durable stream.
+    pub fn messages(&self, payload: &Bytes) -> Vec<Bytes> {
+        if self.is_durable() {
+            durable::messages(payload)
+        } else {
+            vec![payload.clone()]
+        }
+    }
+
+    /// Sends one of these messages.
+    pub fn send(&mut self, message: &Bytes, now_ms: u64) {
+        if self.is_durable() {
+            self.store(message.clone());
+        } else {
+            self.envelop(message, now_ms);
+        }
+    }
+
+    fn store(&mut self, message: Bytes) {
+        if let Target::JetStream { outbox, subject, lost } = &mut self.target {
+            *lost |= !outbox.send(subject, message);
+        }
+    }
+
+    fn envelop(&mut self, payload: &[u8], now_ms: u64) {
         let sequence = self.next_sequence;
         self.next_sequence += 1;
         if !self.has_subscribers() {
@@ -252,11 +288,8 @@ impl EventPublisher {
                 envelope::encode(&mut body, &envelope);
                 outbox.send(subject, body.into());
             }
-            Target::JetStream { outbox, subject, lost } => {
-                for message in durable::messages(payload) {
-                    *lost |= !outbox.send(subject, message);
-                }
-            }
+            // Has no envelopes.
+            Target::JetStream { .. } => {}
         }
     }
 }

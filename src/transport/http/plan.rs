@@ -53,6 +53,8 @@ pub(super) struct Plan {
     pub(super) seed: Option<i64>,
     pub(super) priority: i32,
     pub(super) cache_salt: Option<Arc<str>>,
+    /// By which SGLang may order its queue; a header has it, not the body.
+    pub(super) routing_key: Option<Arc<str>>,
     /// `None`: the answer is sent as a whole.
     pub(super) stream: Option<StreamPlan>,
 }
@@ -220,6 +222,7 @@ impl Plan {
             seed: sampling.seed,
             priority: sampling.priority.unwrap_or(0),
             cache_salt: sampling.cache_salt.filter(|salt| !salt.is_empty()).map(Arc::from),
+            routing_key: None,
             stream: (sampling.stream == Some(true)).then_some(StreamPlan {
                 usage,
                 continuous_usage: usage && options.continuous_usage_stats == Some(true),
@@ -245,6 +248,7 @@ impl Plan {
                 lora_name: self.adapter.clone(),
                 cache_salt: self.cache_salt.clone(),
             },
+            routing_key: self.routing_key.clone(),
         });
         requests.collect()
     }

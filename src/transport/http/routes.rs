@@ -31,6 +31,9 @@ const WORKER_HEADER: HeaderName = HeaderName::from_static("x-ghostfleet-worker")
 /// Texts above this size are tokenized off the socket threads.
 const LONG_TEXT_BYTES: usize = 32 * 1024;
 
+/// Longest key of the `routing-key` order.
+const MAX_ROUTING_KEY_BYTES: usize = 256;
+
 type Answer = Response<FaceBody>;
 
 /// Answers one request, whose extensions have the client's address. `reset` ends its connection as a dead process would.
@@ -239,7 +242,7 @@ fn tokenize(model: &FaceModel, body: &Bytes) -> Result<Tokenized, ApiError> {
 
 async fn generate(
     state: &FaceState,
-    plan: Plan,
+    mut plan: Plan,
     headers: &HeaderMap,
     peer: Option<SocketAddr>,
     reset: CancellationToken,
@@ -258,6 +261,13 @@ async fn generate(
             )
         })
     });
+    plan.routing_key = match header(headers, "x-smg-routing-key") {
+        Some(key) if key.len() > MAX_ROUTING_KEY_BYTES => {
+            let message = format!("the header X-SMG-Routing-Key has more than {MAX_ROUTING_KEY_BYTES} bytes");
+            return Err(ApiError::bad_value("X-SMG-Routing-Key", message));
+        }
+        key => key.map(Arc::from),
+    };
     faults::arrive(state, &reset).await;
     state.intake.knock(&client_id)?;
     let limit = state.limits.max_pending_tokens;

@@ -271,6 +271,8 @@ impl PreprocessedRequest {
                 lora_name: salt(routing.lora_name),
                 cache_salt: salt(routing.cache_salt),
             },
+            // Dynamo's wire has none.
+            routing_key: None,
         };
         (request, routing.dp_rank.map(DpRank))
     }

@@ -69,6 +69,7 @@ pub(crate) fn request(at: usize, row: &Row, tokens_per_id: u32) -> EngineRequest
         planned: None,
         priority: 0,
         salt: HashSalt::default(),
+        routing_key: None,
     }
 }
 

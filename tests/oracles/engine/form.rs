@@ -21,6 +21,9 @@ pub(crate) struct Case {
     pub(crate) trace_block_size: u32,
     #[serde(default)]
     pub(crate) trace: Vec<Row>,
+    /// Of handoffs of several requests.
+    #[serde(default)]
+    pub(crate) requests: Vec<HandedOver>,
     /// Arrays of the profile that the arguments name.
     #[serde(default)]
     pub(crate) files: BTreeMap<String, Arrays>,
@@ -82,11 +85,23 @@ pub(crate) struct Core {
     pub(crate) decode: Vec<HandoffStep>,
 }
 
+/// A request that is handed over.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct HandedOver {
+    pub(crate) uuid: u64,
+    pub(crate) input_length: usize,
+    pub(crate) output_length: u32,
+    pub(crate) hash_ids: Vec<u32>,
+}
+
 /// A command to one side of a handoff, or a pass of it, and what followed.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct HandoffStep {
     pub(crate) command: Option<String>,
+    /// Whom it is about where there are several.
+    pub(crate) request: Option<u64>,
     pub(crate) result: Option<String>,
     pub(crate) at_ms: Option<f64>,
     pub(crate) pass: Option<(f64, f64)>,
@@ -100,6 +115,13 @@ pub(crate) struct HandoffStep {
     pub(crate) lifecycle: Vec<Value>,
     #[serde(default)]
     pub(crate) tokens: Vec<(u32, bool)>,
+    /// Where there are several: request and reused tokens; who gave way; request, token, end and refusal.
+    #[serde(default)]
+    pub(crate) admitted: Vec<(u64, u32)>,
+    #[serde(default)]
+    pub(crate) preempted: Vec<u64>,
+    #[serde(default)]
+    pub(crate) outputs: Vec<(u64, Option<u32>, bool, bool)>,
 }
 
 #[derive(Debug, Clone, Deserialize)]

@@ -5,20 +5,21 @@ use ghostfleet::engine::{Engine, HandoffFact, Output, Pass, TokenSource, WorkerR
 use ghostfleet::types::{EngineRequest, HashSalt, RequestId, SimTime, StopRule};
 use serde_json::{Value, json};
 
+use super::crowd;
 use super::drive::{arrival, request};
 use super::form::{Case, Core, HandoffStep, Replay};
 use super::passes::{TOLERANCE_MS, assert_time, recorded};
 
 const PROMPT_TOKENS: u32 = 40;
 
-fn engine(args: &EngineDocument, role: WorkerRole) -> Box<dyn Engine> {
+pub(super) fn engine(args: &EngineDocument, role: WorkerRole) -> Box<dyn Engine> {
     let mut config = args.engine.clone();
     config.role = role;
     config.token_source = TokenSource::Peer;
     build(&config).unwrap()
 }
 
-fn facts(engine: &mut dyn Engine, now: SimTime) -> Vec<HandoffFact> {
+pub(super) fn facts(engine: &mut dyn Engine, now: SimTime) -> Vec<HandoffFact> {
     let mut facts = Vec::new();
     engine.take_handoff_facts(now, &mut facts);
     facts
@@ -28,13 +29,17 @@ fn facts(engine: &mut dyn Engine, now: SimTime) -> Vec<HandoffFact> {
 pub(crate) fn check_commands(name: &str, case: &Case, expected: &Core) {
     let Some(config) = &case.engine_config else { return };
     let args = EngineDocument::read("engine_config", &json!({ "engine": config }).to_string()).unwrap();
+    if !case.requests.is_empty() {
+        crowd::check(name, case, &args, WorkerRole::Prefill, &expected.prefill);
+        crowd::check(name, case, &args, WorkerRole::Decode, &expected.decode);
+        return;
+    }
     check_side(name, &args, WorkerRole::Prefill, 1, 1, &expected.prefill);
     check_side(name, &args, WorkerRole::Decode, 2, 3, &expected.decode);
 }
 
 fn check_side(name: &str, args: &EngineDocument, role: WorkerRole, uuid: u64, max_tokens: u32, steps: &[HandoffStep]) {
     let mut engine = engine(args, role);
-    let id = RequestId(uuid);
     let mut event_ids = 0;
     for (number, step) in steps.iter().enumerate() {
         let place = format!("{name}, {role:?}, step {number}");
@@ -42,7 +47,7 @@ fn check_side(name: &str, args: &EngineDocument, role: WorkerRole, uuid: u64, ma
         let now;
         if let Some(command) = &step.command {
             now = SimTime::of_ms(step.at_ms.unwrap());
-            let done = command_of(engine.as_mut(), command, id, uuid, max_tokens, now);
+            let done = command_of(engine.as_mut(), command, small_request(uuid, max_tokens), now);
             assert_eq!(done, step.result.as_deref().unwrap(), "{place}");
         } else {
             let (start, end) = step.pass.unwrap();
@@ -82,16 +87,9 @@ fn check_side(name: &str, args: &EngineDocument, role: WorkerRole, uuid: u64, ma
     }
 }
 
-fn command_of(
-    engine: &mut dyn Engine,
-    command: &str,
-    id: RequestId,
-    uuid: u64,
-    max_tokens: u32,
-    now: SimTime,
-) -> &'static str {
-    let request = EngineRequest {
-        id,
+fn small_request(uuid: u64, max_tokens: u32) -> EngineRequest {
+    EngineRequest {
+        id: RequestId(uuid),
         key: uuid,
         prompt: (0..PROMPT_TOKENS).map(|at| at / 16 + 1).collect(),
         stop: StopRule {
@@ -101,7 +99,13 @@ fn command_of(
         planned: None,
         priority: 0,
         salt: HashSalt::default(),
-    };
+        routing_key: None,
+    }
+}
+
+/// Gives a command about `request`; returns what the recording calls the result.
+pub(super) fn command_of(engine: &mut dyn Engine, command: &str, request: EngineRequest, now: SimTime) -> &'static str {
+    let id = request.id;
     let applied = |done: bool| if done { "Applied" } else { "Noop" };
     match command {
         "SubmitHandoffPrefill" => engine.submit_source(request, now).map_or("Failed", |()| "Submitted"),
@@ -110,6 +114,7 @@ fn command_of(
             .map_or("Failed", |()| "DestinationAccepted"),
         "ActivateDestination" => applied(engine.activate_destination(id)),
         "ReleaseSource" => applied(engine.release_source(id)),
+        "CancelSource" | "CancelDestination" => applied(engine.cancel(id, now)),
         other => panic!("unknown command {other}"),
     }
 }

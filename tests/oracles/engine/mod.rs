@@ -1,5 +1,6 @@
 //! The engine core of the peer, pass by pass, and its replay, request by request.
 
+mod crowd;
 mod drive;
 mod form;
 mod handoff;

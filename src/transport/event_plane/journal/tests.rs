@@ -100,6 +100,47 @@ fn dump_of(journal: &mut Journal) -> (Vec<Value>, u64) {
 }
 
 #[test]
+fn blocks_that_are_no_longer_announced_are_remembered_with_their_chains() {
+    let hashes = |former: &Former| -> Vec<(Option<u64>, u64)> {
+        let memory = former.memory();
+        let placed = |(parent, block): &Placed| (parent.map(|parent| parent.0), block.block_hash.0);
+        memory.blocks.iter().map(placed).collect()
+    };
+    let former = Arc::new(Former::default());
+    let mut journal = Journal::new(WORKER, RANK).remembering(Arc::clone(&former));
+    journal.record(vec![
+        stored(None, &[1, 2, 3]),
+        stored(Some(2), &[4]),
+        stored(None, &[1]),
+    ]);
+    assert_eq!(hashes(&former), []);
+    // One of two stores, a stranger, a leaf.
+    journal.record(vec![removed(&[1, 99, 3])]);
+    assert_eq!(hashes(&former), [(Some(2), 3)]);
+    assert_eq!(former.memory().blocks[0].1.tokens_hash, LocalHash(tokens_hash(3)));
+    // Nobody is told of this one, so it can go again.
+    journal.keep_quiet_about(&[removed(&[4, 99]), stored(None, &[50])]);
+    assert_eq!(hashes(&former)[1..], [(Some(2), 4)]);
+    assert_eq!(journal.announced_blocks(), 3);
+    drop(journal);
+    assert_eq!(hashes(&former)[2..], [(Some(2), 4), (Some(1), 2), (None, 1)]);
+    // A whole cache of more than is kept: what is kept hangs together.
+    let long: Vec<u64> = (1000..1000 + KEPT_BLOCKS as u64 + 5).collect();
+    let former = Arc::new(Former::default());
+    let mut journal = Journal::new(WORKER, RANK).remembering(Arc::clone(&former));
+    journal.record(vec![stored(None, &long), KvEvent::Cleared]);
+    let memory = former.memory();
+    assert_eq!((memory.blocks.len(), memory.dropped), (KEPT_BLOCKS, 5));
+    assert_eq!(
+        memory.blocks.back().expect("a block").0,
+        None,
+        "the root is the last to be forgotten"
+    );
+    drop(journal);
+    assert_eq!(former.memory().blocks.len(), KEPT_BLOCKS);
+}
+
+#[test]
 fn ids_count_up_from_1_without_gaps_over_messages() {
     let mut journal = Journal::new(WORKER, RANK);
     let many: Vec<KvEvent> = (0..200).map(|root| stored(None, &[root])).collect();

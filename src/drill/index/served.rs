@@ -1,30 +1,22 @@
 //! The index of a frontend that serves it (`--serve-indexer`), held against what workers really have.
 
-use std::cell::RefCell;
-use std::time::Duration;
-
 use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::truth::{Compared, Comparing, GRACE, Truth};
+use super::PATIENCE;
 use crate::actors::control::{Control, Seen};
-use crate::truth::Caches;
+use crate::drill::truth::{Compared, Comparing, GRACE, Truth};
 use crate::truth::credit::{self, Credit, Question};
 use crate::witness::served::ServedIndex;
 
-/// Prompts that are asked for in one comparison.
+/// Prompts of those that ranks have, and of those that they had, that are asked for in one comparison.
 const QUESTIONS: usize = 64;
 
-/// Longest wait for all answers: the drill waits too.
-const PATIENCE: Duration = Duration::from_secs(1);
-
 /// Finds the index in discovery each time it is asked, as frontends come and go. Where none serves its index there is
-/// nothing to compare. What workers had at the last comparison is asked for too: that is where phantoms are.
+/// nothing to compare. What workers had is asked for too: that is where phantoms are.
 #[derive(Debug, Default)]
-pub struct Served {
-    earlier: RefCell<Caches>,
-}
+pub struct Served;
 
 impl Truth for Served {
     fn compare<'a>(&'a self, control: &'a Control) -> Comparing<'a> {
@@ -32,12 +24,11 @@ impl Truth for Served {
             let index = find(control).await?;
             let before = control.caches().await;
             tokio::time::sleep(GRACE).await;
-            let (questions, _) = credit::questions(&[&before, &self.earlier.take()], QUESTIONS);
+            let (questions, _) = credit::questions(&before, &control.past(), QUESTIONS);
             let asked = timeout(PATIENCE, spawn_blocking(move || ask_all(&index, questions))).await;
             let asked = asked.map_err(|_| "the index does not answer in time".to_owned())?;
             let asked = asked.map_err(|error| error.to_string())??;
             let drift = credit::compare(&before, &asked, &control.caches().await);
-            self.earlier.replace(before);
             Ok(Compared {
                 missing: drift.missing,
                 phantom: drift.phantom,
@@ -47,7 +38,7 @@ impl Truth for Served {
     }
 }
 
-async fn find(control: &Control) -> Result<ServedIndex, String> {
+pub(super) async fn find(control: &Control) -> Result<ServedIndex, String> {
     let cards = control.records("v1/mdc/").await?;
     let name = cards
         .first()
