@@ -439,6 +439,8 @@ impl Tree {
     /// Cuts the edge of `at` behind `pages` pages; the new upper node takes over its place and everything that counts,
     /// `at` stays the end.
     fn split(&mut self, at: u32, pages: usize) -> u32 {
+        // Where a node starts is part of its rank.
+        let listed = self.unlist(at);
         let now = self.tick();
         let lower = &mut self.nodes[at];
         let tail = lower.pages.split_off(pages);
@@ -465,6 +467,9 @@ impl Tree {
         self.nodes[parent].children.insert(position, upper);
         self.edges.insert(first, upper);
         self.edges.insert(second, at);
+        if listed {
+            self.list(at);
+        }
         upper
     }
 
@@ -587,6 +592,19 @@ mod tests {
                 first(&[1], 0)
             ]
         );
+    }
+
+    #[test]
+    fn the_end_of_an_edge_that_is_split_is_a_tail_from_then_on() {
+        let mut tree = Tree::new(RadixEviction::Tlru, 2);
+        tree.insert(&key(&[7, 8, 9]), Insert::default());
+        tree.insert(&key(&[1, 2, 3, 4, 5]), Insert::default());
+        tree.find(&key(&[1, 2, 3]));
+        let mut gone = Vec::new();
+        while tree.evict_one(None, |freed| gone.push(freed[0])).is_some() {}
+        let first = |tokens: &[u32], index: usize| key(tokens)[index];
+        let expected = [first(&[1, 2, 3, 4], 3), first(&[7, 8, 9], 0), first(&[1], 0)];
+        assert_eq!((gone.as_slice(), tree.evictable()), (&expected[..], 0));
     }
 
     #[test]
