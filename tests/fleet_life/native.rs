@@ -394,7 +394,12 @@ fn groups_of_one_fleet_tell_their_events_each_in_its_own_form_and_way() {
     // The first group speaks through the broker, the second one through sockets that routers find in discovery.
     broker.accept().unwrap();
     let channels = scene.records("v1/event_channels");
-    assert!(channels.iter().all(|channel| channel["scope"].to_string().contains(""new"")), "{channels:?}");
+    assert!(
+        channels
+            .iter()
+            .all(|channel| channel["scope"].to_string().contains("\"new\"")),
+        "{channels:?}"
+    );
     let topics: Vec<_> = channels
         .iter()
         .map(|channel| channel["topic"].as_str().unwrap())
