@@ -560,6 +560,15 @@ impl Engine for Vllm {
         self.cadence.join(step);
     }
 
+    fn end_step(&mut self, end: SimTime, pass: &mut Pass) -> bool {
+        self.close_lower(end, pass);
+        if self.rules.role == WorkerRole::Decode {
+            pass.kv_events.clear();
+            pass.stored.clear();
+        }
+        !(pass.tier_events.is_empty() && pass.kv_events.is_empty())
+    }
+
     fn listing(&self) -> &Listing {
         &self.listing
     }
