@@ -39,8 +39,8 @@ pub(super) struct Lower {
     stored: u32,
     /// Last store of blocks of its prompt.
     latest: Option<TransferId>,
-    /// Blocks have been brought to the host for it since it was last admitted.
-    staged: bool,
+    /// How often blocks have been sent for from below the host since it was last admitted.
+    rounds: u32,
 }
 
 /// Blocks that are copied for a waiting request.
@@ -99,8 +99,8 @@ impl Vllm {
         for index in cached..blocks {
             prompt.push(self.hasher.identity(&mut slot.sequence, index));
         }
-        let (found, staged) = tiers.find(prompt, !slot.lower.staged, now);
-        slot.lower.staged |= staged;
+        let (found, staged) = tiers.find(at, prompt, slot.lower.rounds, now);
+        slot.lower.rounds += u32::from(staged);
         if blocks > 0 {
             self.hasher.block(&mut slot.sequence, blocks - 1);
         }
@@ -167,7 +167,7 @@ impl Vllm {
     /// A request with copied blocks in its table is admitted with `cached` tokens.
     pub(super) fn note_admission(&mut self, at: u32, cached: u32) {
         let lower = &mut self.slots[at].lower;
-        lower.staged = false;
+        lower.rounds = 0;
         if std::mem::take(&mut lower.load) != Load::Nothing {
             lower.stored = cached / self.rules.block_size;
         }
