@@ -320,6 +320,8 @@ impl Sglang {
 
     /// A request has its last token: it goes, unless its pages wait for a transfer.
     fn retire(&mut self, at: u32) {
+        // Also where it was the first token, which a prefill brings.
+        self.full = false;
         if self.slots[at].keeps_pages {
             self.hold(at);
         } else {

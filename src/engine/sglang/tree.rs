@@ -440,6 +440,8 @@ impl Tree {
     /// `at` stays the end.
     fn split(&mut self, at: u32, pages: usize) -> u32 {
         let now = self.tick();
+        // Its rank may depend on where it starts.
+        let listed = self.unlist(at);
         let lower = &mut self.nodes[at];
         let tail = lower.pages.split_off(pages);
         let head = std::mem::replace(&mut lower.pages, tail);
@@ -465,6 +467,9 @@ impl Tree {
         self.nodes[parent].children.insert(position, upper);
         self.edges.insert(first, upper);
         self.edges.insert(second, at);
+        if listed {
+            self.list(at);
+        }
         upper
     }
 
@@ -587,6 +592,20 @@ mod tests {
                 first(&[1], 0)
             ]
         );
+    }
+
+    #[test]
+    fn the_end_of_a_conversation_that_was_cut_off_is_not_evicted_while_somebody_has_it() {
+        let mut tree = Tree::new(RadixEviction::Tlru, 2);
+        let pages = key(&[1, 2, 3, 4, 5, 6]);
+        tree.insert(&pages, Insert::default());
+        tree.find(&pages[..5]);
+        let end = tree.find_keeping_age(&pages);
+        tree.lock(end.node);
+        assert_eq!((tree.evict_one(None, |_| {}), tree.evictable()), (None, 0));
+        tree.unlock(end.node);
+        assert_eq!(tree.evict_one(None, |_| {}), Some(1));
+        assert_eq!(tree.evict_one(None, |_| {}), Some(5));
     }
 
     #[test]

@@ -265,6 +265,20 @@ impl Tiers {
         self.ready_at
     }
 
+    /// Keeps blocks that are going to be loaded while GPU blocks are evicted for them, which may need room in the host.
+    pub(crate) fn hold(&mut self, blocks: &[BlockIdentity]) {
+        if !self.writes_through() {
+            self.host.read(&hashes(blocks));
+        }
+    }
+
+    /// Ends [`Self::hold`].
+    pub(crate) fn let_go(&mut self, blocks: &[BlockIdentity]) {
+        if !self.writes_through() {
+            self.host.done(&hashes(blocks));
+        }
+    }
+
     /// Copies these blocks, which the host has, to the GPU for `reader`, into memory that is free from `from` on.
     pub(crate) fn load(&mut self, reader: u32, blocks: Vec<BlockIdentity>, now: SimTime, from: SimTime) -> TransferId {
         self.version += 1;
