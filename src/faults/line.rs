@@ -1,6 +1,7 @@
 //! The one-line form: `<workers> [<layer>.]<kind> [<parameter>=<value> ..] [p=<chance>] [from=<time>] [to=<time>] [seed=<n>]`.
 //!
-//! Times are seconds, or have a unit: `250ms`, `10s`, `2m`. `for=<time>` is an end told from the start.
+//! Times are seconds, or have a unit: `250ms`, `10s`, `2m`. `for=<time>` is an end told from the start. A text with blanks
+//! stands in double quotes, as in JSON: `message="no room"`.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,7 +16,7 @@ impl FromStr for Fault {
     type Err = FaultError;
 
     fn from_str(line: &str) -> Result<Self, FaultError> {
-        let mut words = line.split_whitespace();
+        let mut words = split_words(line)?.into_iter();
         let (Some(select), Some(kind)) = (words.next(), words.next()) else {
             return Err(FaultError::Line(format!(
                 "{line:?} is no fault; say whom and what, as in `w3 slow factor=4` or `* response.latency ms=20 to=30s`"
@@ -77,6 +78,28 @@ impl FromStr for Fault {
     }
 }
 
+/// Words of a line; what stands in double quotes is kept together, backslashes in it as they are.
+fn split_words(line: &str) -> Result<Vec<&str>, FaultError> {
+    let mut words = Vec::new();
+    let (mut begin, mut is_quoted, mut is_escaped) = (None, false, false);
+    for (at, letter) in line.char_indices() {
+        if letter.is_whitespace() && !is_quoted {
+            words.extend(begin.take().map(|begin| &line[begin..at]));
+            continue;
+        }
+        begin.get_or_insert(at);
+        if letter == '"' && !is_escaped {
+            is_quoted = !is_quoted;
+        }
+        is_escaped = is_quoted && letter == '\\' && !is_escaped;
+    }
+    if is_quoted {
+        return Err(FaultError::Line(format!("{line:?} has a quote that does not end")));
+    }
+    words.extend(begin.map(|begin| &line[begin..]));
+    Ok(words)
+}
+
 fn read_layer(text: &str) -> Result<Layer, FaultError> {
     serde_json::from_value(Value::from(text)).map_err(|_| {
         FaultError::Line(format!(
@@ -108,13 +131,14 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}.{}", self.select, self.kind.layer(), self.kind.word())?;
         for (name, value) in self.kind.params() {
-            match value
-                .as_str()
-                .filter(|text| !text.contains([' ', '"', '\\', '\t', '\n']))
-            {
+            // What reads as something else, or as several words, stands in quotes.
+            let is_word = |text: &&str| {
+                let splits = |letter: char| letter.is_whitespace() || letter == '"' || letter == '\\';
+                !text.contains(splits) && serde_json::from_str::<Value>(text).is_err()
+            };
+            match value.as_str().filter(is_word) {
                 Some(text) => write!(f, " {name}={text}")?,
-                // A JSON text without a blank in it is one word.
-                None => write!(f, " {name}={}", value.to_string().replace(' ', "\\u0020"))?,
+                None => write!(f, " {name}={value}")?,
             }
         }
         if self.probability < 1.0 {
@@ -155,14 +179,29 @@ mod tests {
         assert_eq!(line.kind, AnswerFault::Cut { tokens: 5 }.into());
         assert_eq!(line.to, Some(Duration::from_millis(60_500)));
         assert_eq!(line.to_string().parse(), Ok(line));
-        let error = Fault::new(
-            Selector::all(),
-            AnswerFault::ErrorItem {
-                after_tokens: 1,
-                message: "out of \"memory\"".to_owned(),
-            },
+        for message in [
+            "out of \"memory\"",
+            "no room",
+            "a\\",
+            "a \\\" b",
+            "",
+            "tab\tand\u{2003}line\n",
+            "3",
+        ] {
+            let error = Fault::new(
+                Selector::all(),
+                AnswerFault::ErrorItem {
+                    after_tokens: 1,
+                    message: message.to_owned(),
+                },
+            );
+            assert_eq!(error.to_string().parse(), Ok(error), "{message:?}");
+        }
+        let quoted = r#"* response.error_item message="no room" after_tokens=2"#.parse::<Fault>().unwrap();
+        assert_eq!(
+            quoted.to_string(),
+            r#"* response.error_item after_tokens=2 message="no room""#
         );
-        assert_eq!(error.to_string().parse(), Ok(error));
     }
 
     #[test]
@@ -198,6 +237,7 @@ mod tests {
             ("w3 crash p=0.5 probability=0.5", "p is given twice"),
             ("w3 slow factor=2 to=5s for=5s", "use one of them"),
             ("w3 storm per_s=1e9", "at most 100000"),
+            ("w3 reject message=\"no room", "a quote that does not end"),
         ] {
             let error = line.parse::<Fault>().unwrap_err().to_string();
             assert!(error.contains(words), "{line}: {error}");

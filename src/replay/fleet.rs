@@ -76,7 +76,9 @@ fn tokens_follow_passes(config: &EngineConfig) -> bool {
         (Some(budget), Some(requests)) => requests <= budget,
     };
     let plain = match config.kind {
-        EngineKind::Vllm | EngineKind::Trtllm => config.speculation.is_none(),
+        EngineKind::Vllm => config.speculation.is_none(),
+        // A prompt that is cached as a whole needs none of the budget to be admitted, and its next token may find none left.
+        EngineKind::Trtllm => config.speculation.is_none() && !config.enable_prefix_caching,
         EngineKind::Sglang => false,
     };
     let chunks_may_starve = config.fidelity == Fidelity::Real && config.long_prefill_token_threshold > 0;

@@ -339,6 +339,9 @@ fn add_graph(report: &mut Map<String, Value>, graph: &GraphSummary) {
     report.insert("agentic_graph".into(), about);
     report.insert("agentic_lifecycle_digest".into(), graph.lifecycle_digest.clone().into());
     report.insert("agentic_lifecycle_event_count".into(), graph.lifecycle_events.into());
+    if let Some(basis) = graph.origin.nested_times {
+        report.insert("weka_nested_timestamp_basis".into(), basis.into());
+    }
 }
 
 fn add(report: &mut Map<String, Value>, name: &str, summary: &Summary) {

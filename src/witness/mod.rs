@@ -63,6 +63,9 @@ pub enum WitnessError {
     /// By the request plane.
     #[error(transparent)]
     Call(#[from] CallError),
+    /// No frontend serves its index.
+    #[error("no frontend serves its index {0}")]
+    NotServed(&'static str),
     /// It answers in another form.
     #[error("{whom} does not answer as its like do: {reason}")]
     Form {

@@ -37,7 +37,7 @@ impl ServedIndex {
     /// Looks for one among discovery's instances: a list of `{"key", "value"}`.
     ///
     /// # Errors
-    /// [`WitnessError::Form`] when there is none that can be asked.
+    /// [`WitnessError::NotServed`] when there is none that can be asked.
     pub fn find(instances: &Value, model: String) -> Result<Self, WitnessError> {
         let values = instances
             .as_array()
@@ -46,17 +46,13 @@ impl ServedIndex {
             .map(|record| &record["value"]);
         let mut served = values.filter(|value| value["endpoint"] == ENDPOINT).peekable();
         let reason = if served.peek().is_none() {
-            "no frontend serves its index; start one with --router-mode kv --serve-indexer"
+            "in this discovery; start one with --router-mode kv --serve-indexer"
         } else {
-            "a frontend serves its index, but not by TCP"
+            "by TCP; start it with --request-plane tcp"
         };
-        match served.find_map(|value| value["transport"]["tcp"].as_str()) {
-            Some(address) => Ok(Self::new(address.to_owned(), model)),
-            None => Err(WitnessError::Form {
-                whom: "discovery".to_owned(),
-                reason: reason.to_owned(),
-            }),
-        }
+        let address = served.find_map(|value| value["transport"]["tcp"].as_str());
+        let address = address.ok_or(WitnessError::NotServed(reason))?;
+        Ok(Self::new(address.to_owned(), model))
     }
 
     /// How much of a prompt each rank has, in the index's opinion.

@@ -89,7 +89,7 @@ fn refused_and_rejected_requests_say_so() {
     let refusal = call(&address, "a", &chat(&[1], 1)).err().unwrap();
     assert!(refusal.contains("overloaded"), "{refusal}");
     admin.delete(&format!("/v1/faults/f{id}"));
-    admin.fault(r#"w0 reject message="out\u0020of\u0020luck""#);
+    admin.fault(r#"w0 reject message="out of luck""#);
     let outcome = call(&address, "b", &chat(&[1], 1)).unwrap().finish().unwrap();
     let error = outcome.error.unwrap();
     assert!(error["message"].as_str().unwrap().contains("out of luck"), "{error}");

@@ -439,9 +439,9 @@ impl Tree {
     /// Cuts the edge of `at` behind `pages` pages; the new upper node takes over its place and everything that counts,
     /// `at` stays the end.
     fn split(&mut self, at: u32, pages: usize) -> u32 {
-        let now = self.tick();
-        // Its rank may depend on where it starts.
+        // Where a node starts is part of its rank.
         let listed = self.unlist(at);
+        let now = self.tick();
         let lower = &mut self.nodes[at];
         let tail = lower.pages.split_off(pages);
         let head = std::mem::replace(&mut lower.pages, tail);
@@ -595,17 +595,16 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_conversation_that_was_cut_off_is_not_evicted_while_somebody_has_it() {
+    fn the_end_of_an_edge_that_is_split_is_a_tail_from_then_on() {
         let mut tree = Tree::new(RadixEviction::Tlru, 2);
-        let pages = key(&[1, 2, 3, 4, 5, 6]);
-        tree.insert(&pages, Insert::default());
-        tree.find(&pages[..5]);
-        let end = tree.find_keeping_age(&pages);
-        tree.lock(end.node);
-        assert_eq!((tree.evict_one(None, |_| {}), tree.evictable()), (None, 0));
-        tree.unlock(end.node);
-        assert_eq!(tree.evict_one(None, |_| {}), Some(1));
-        assert_eq!(tree.evict_one(None, |_| {}), Some(5));
+        tree.insert(&key(&[7, 8, 9]), Insert::default());
+        tree.insert(&key(&[1, 2, 3, 4, 5]), Insert::default());
+        tree.find(&key(&[1, 2, 3]));
+        let mut gone = Vec::new();
+        while tree.evict_one(None, |freed| gone.push(freed[0])).is_some() {}
+        let first = |tokens: &[u32], index: usize| key(tokens)[index];
+        let expected = [first(&[1, 2, 3, 4], 3), first(&[7, 8, 9], 0), first(&[1], 0)];
+        assert_eq!((gone.as_slice(), tree.evictable()), (&expected[..], 0));
     }
 
     #[test]

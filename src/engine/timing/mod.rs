@@ -15,7 +15,7 @@ pub(crate) use fixed::Fixed;
 pub(crate) use polynomial::Polynomial;
 pub use profile::{Profile, ProfileError, ProfilePoints};
 
-use super::config::{EngineConfig, Semantics, TimingConfig, WorkerRole};
+use super::config::{EngineConfig, EngineKind, Semantics, TimingConfig, WorkerRole};
 use crate::types::SimTime;
 
 /// Prefill work of one pass, as means over its requests (integer division, as the reference does).
@@ -59,6 +59,8 @@ pub(crate) struct PassClock {
     decode_ratio: f64,
     decode_floor_ms: f64,
     role: WorkerRole,
+    /// Decode steps take time.
+    decodes: bool,
     overhead_ms: f64,
     jitter_ms: f64,
     seed: u64,
@@ -75,6 +77,9 @@ impl PassClock {
                 Semantics::V1_4_2 => 1.0,
             },
             role: config.role,
+            // Prefill workers of SGLang decode like any other before Dynamo 1.6.1.
+            decodes: config.role != WorkerRole::Prefill
+                || (config.kind, config.semantics) == (EngineKind::Sglang, Semantics::V1_4_2),
             overhead_ms: config.step_overhead_ms,
             jitter_ms: config.step_jitter_ms,
             seed: config.seed,
@@ -120,7 +125,7 @@ impl PassClock {
 
     /// Time for one decode step of `requests` sequences with `total_len` tokens, which read `kv_tokens`.
     pub(crate) fn decode(&self, requests: u32, total_len: u64, kv_tokens: u64, capacity_tokens: u64) -> Duration {
-        if requests == 0 || self.decode_ratio == 0.0 || self.role == WorkerRole::Prefill {
+        if requests == 0 || self.decode_ratio == 0.0 || !self.decodes {
             return Duration::ZERO;
         }
         let batch = DecodeBatch {

@@ -109,6 +109,8 @@ pub struct GraphOrigin {
     pub digest: String,
     /// Models that were asked, each once, in alphabetical order.
     pub models: Vec<String>,
+    /// Weka: what nested times were taken to count from.
+    pub nested_times: Option<&'static str>,
 }
 
 /// A graph and how many tokens each hash id stands for.

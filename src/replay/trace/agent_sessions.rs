@@ -41,6 +41,7 @@ impl AgentTrace {
             format: SCHEMA.into(),
             digest: format!("requests:{};tools:{}", self.found.len(), self.tools),
             models: models.into_iter().collect(),
+            nested_times: None,
         };
         let edges = Sessions::new(&self.found)?.edges(&self.calls, rules)?;
         let plays = plays(&self.found, &edges);

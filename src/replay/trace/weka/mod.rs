@@ -75,6 +75,8 @@ pub struct WekaCorpus {
 #[derive(Debug)]
 pub struct WekaReader {
     relative: bool,
+    /// How the report calls that.
+    basis: &'static str,
     block_tokens: u32,
     digest: String,
     /// Documents of each file.
@@ -167,6 +169,7 @@ impl WekaCorpus {
         }
         Ok(WekaReader {
             relative,
+            basis,
             block_tokens: self.block_tokens.unwrap_or(1),
             digest: meaning.finalize().to_hex().to_string(),
             documents: self.documents,
@@ -226,6 +229,7 @@ impl WekaReader {
                 format: "weka".into(),
                 digest: self.digest,
                 models: self.models.into_iter().collect(),
+                nested_times: Some(self.basis),
             },
             requests: self.requests,
             block_tokens: self.block_tokens,
