@@ -323,7 +323,7 @@ mod tests {
     #[test]
     fn groups_publish_native_events_each_in_their_own_way() {
         let groups = grouped(
-            "zmq_kv_events_topic = \"kv\"\n\
+            "block_size = 64\nzmq_kv_events_topic = \"kv\"\n\
              [[group]]\nzmq_kv_events_ports = [5000, 5010]\nnum_workers = 2\nzmq_kv_events_format = \"array\"\n\
              zmq_replay_ports = [6000, 6010]\nzmq_replay_frames = 4\n\
              [[group]]\n\
