@@ -30,7 +30,7 @@ pub struct WorkerSnapshot {
     pub http: Option<SocketAddr>,
     /// Answers under way: response sockets and HTTP requests.
     pub open_streams: u32,
-    /// Calls accepted.
+    /// Calls accepted; this and the next three count HTTP requests, too.
     pub accepted_total: u64,
     /// Streams that ended as they should.
     pub completed_total: u64,
@@ -40,6 +40,8 @@ pub struct WorkerSnapshot {
     pub cancelled_total: u64,
     /// Recovery queries of routers.
     pub recovery: RecoverySnapshot,
+    /// Event messages that its own sockets have dropped, each for a reader that was too slow.
+    pub event_messages_dropped_total: u64,
     /// Its handoffs.
     pub handoffs: HandoffSnapshot,
     /// The last death of each of its actors that has died, and what followed.
