@@ -350,3 +350,62 @@ fn an_sglang_engine_speaks_as_sglang_does() {
         .collect();
     assert_eq!(stored[1], serde_json::json!(hashes));
 }
+
+#[test]
+fn groups_of_one_fleet_tell_their_events_each_in_its_own_form_and_way() {
+    let broker = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let ports: [u16; 4] = std::array::from_fn(|_| free_ports());
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let text = format!(
+        "speedup_ratio = 0\nzmq_broker_url = 'xsub=tcp://{},xpub=tcp://127.0.0.1:1'\n\
+         [[group]]\nendpoint = 'dyn://old.backend.generate'\nzmq_kv_events_ports = {}\nzmq_replay_ports = {}\n\
+         zmq_kv_events_format = 'array'\nzmq_replay_frames = 4\n\
+         [[group]]\nendpoint = 'dyn://new.backend.generate'\nzmq_kv_events_ports = {}\nzmq_replay_ports = {}\n\
+         zmq_kv_events_topic = 'kv@{{worker}}'\nzmq_broker_url = ''\nforward_pass_metrics = 'full'\n",
+        broker.local_addr().unwrap(),
+        ports[0],
+        ports[1],
+        ports[2],
+        ports[3],
+    );
+    std::fs::write(file.path(), text).unwrap();
+    let scene = Scene::start(&["--config", file.path().to_str().unwrap()]);
+    let runtime = runtime();
+    for worker in 0..2 {
+        call(&scene.address(worker), "a", &chat(&(100..110).collect::<Vec<_>>(), 1))
+            .unwrap()
+            .finish()
+            .unwrap();
+    }
+    let first_of = |port| {
+        let mut first = None;
+        scene.until("the stream has a batch", |_| {
+            first = replay(&runtime, port, 0).into_iter().next();
+            first.is_some()
+        });
+        let (_, topic, batch) = first.unwrap();
+        (topic, batch[1][0].clone())
+    };
+    let (topic, event) = first_of(ports[1]);
+    assert_eq!((topic, &event[0]), (None, &Value::from("BlockStored")), "{event}");
+    let (topic, event) = first_of(ports[3]);
+    assert_eq!(topic.as_deref(), Some(&b"kv@w1"[..]));
+    assert_eq!(event["type"], "BlockStored", "{event}");
+    // The first group speaks through the broker, the second one through sockets that routers find in discovery.
+    broker.accept().unwrap();
+    let channels = scene.records("v1/event_channels");
+    assert!(
+        channels
+            .iter()
+            .all(|channel| channel["scope"].to_string().contains("\"new\"")),
+        "{channels:?}"
+    );
+    let topics: Vec<_> = channels
+        .iter()
+        .map(|channel| channel["topic"].as_str().unwrap())
+        .collect();
+    assert!(
+        topics.contains(&"kv-events") && topics.contains(&"forward-pass-metrics"),
+        "{topics:?}"
+    );
+}
