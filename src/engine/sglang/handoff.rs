@@ -103,10 +103,7 @@ impl Reserves for Sglang {
         let fresh = self.rules.pages(prompt_len) - found.pages;
         if i64::from(fresh) * i64::from(self.rules.page) > self.obtainable() {
             self.cache.unlock(found.node);
-            // Dynamo 1.4.2 tries again whether room has come or not: more of the prompt may be cached.
-            if !self.rules.decodes_at_once() {
-                self.desk.missed();
-            }
+            self.desk.missed();
             return;
         }
         self.take_pages_as(0, fresh, PageChangeKind::ReserveDestination);

@@ -488,14 +488,14 @@ impl Engine for Sglang {
         loop {
             let worked = self.try_step(now, pass);
             if self.grouped {
-                return worked || self.reserve_idle();
+                return worked || self.reserves_idle();
             }
             let outcome = GroupOutcome {
                 prefilled: pass.forward.prefill_tokens > 0,
                 worked,
             };
             if !self.end_round(outcome) || worked {
-                return worked || self.reserve_idle();
+                return worked || self.reserves_idle();
             }
         }
     }
@@ -634,6 +634,11 @@ impl Sglang {
             self.prefill_rests.saturating_sub(1)
         };
         put_off
+    }
+
+    /// Tries a destination where nothing can run; Dynamo 1.4.2 asks only workers that have something to run.
+    fn reserves_idle(&mut self) -> bool {
+        !self.rules.decodes_at_once() && self.reserve_idle()
     }
 
     fn try_step(&mut self, now: SimTime, pass: &mut Pass) -> bool {
