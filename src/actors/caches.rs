@@ -2,7 +2,8 @@
 
 use super::control::Control;
 use super::path::ActorPath;
-use crate::truth::{Caches, Past, RankCache, RankId};
+use crate::truth::past::Had;
+use crate::truth::{Block, Caches, Past, RankCache, RankId};
 
 impl Control {
     /// What all ranks have had.
@@ -10,10 +11,12 @@ impl Control {
         let mut past = Past::default();
         for entry in self.registry.entries() {
             for (rank, memory) in (0..).zip(entry.former()) {
-                past.dropped += memory.dropped;
-                let blocks: Vec<_> = memory.blocks.into();
-                let cache = RankCache::of(format!("{}/r{rank}", entry.id()), &blocks);
-                past.caches.ranks.insert(RankId::new(entry.instance_id(), rank), cache);
+                let had = Had {
+                    id: RankId::new(entry.instance_id(), rank),
+                    blocks: memory.blocks.iter().map(Block::of).collect(),
+                    dropped: memory.dropped,
+                };
+                past.ranks.insert(format!("{}/r{rank}", entry.id()), had);
             }
         }
         past

@@ -26,6 +26,9 @@ use crate::types::WorkerId;
 /// How long a restart waits for the worker to be gone: a drain may have streams to finish.
 const GONE_LIMIT: Duration = Duration::from_secs(60);
 
+/// How long it waits for a port that the fleet's own former listener, or another program, still has.
+const PORT_LIMIT: Duration = Duration::from_secs(3);
+
 /// How often it looks.
 const GONE_CHECK: Duration = Duration::from_millis(5);
 
@@ -174,7 +177,7 @@ fn answer<T>(sent: Result<Result<T, CommandError>, MailboxError>) -> Result<T, C
     sent.unwrap_or(Err(CommandError::Stopped))
 }
 
-/// Restarts a worker as soon as its former incarnation is gone. One that lives and has not been told to go is left alone:
+/// Restarts a worker as soon as its former incarnation is gone and its ports are free. One that lives and has not been told to go is left alone:
 /// an order that waited for its end would pull it up again after a death that is not its business.
 pub(super) async fn restart_when_gone(
     fleet: &Addr<Fleet>,
@@ -184,7 +187,12 @@ pub(super) async fn restart_when_gone(
     let mut waited = Duration::ZERO;
     loop {
         let outcome = answer(fleet.send(Restart { worker, same_id }).await);
-        if !matches!(outcome, Err(CommandError::Going(_))) || waited >= GONE_LIMIT {
+        let limit = match outcome {
+            Err(CommandError::Going(_)) => GONE_LIMIT,
+            Err(CommandError::PortHeld { .. }) => PORT_LIMIT,
+            _ => return outcome,
+        };
+        if waited >= limit {
             return outcome;
         }
         tokio::time::sleep(GONE_CHECK).await;

@@ -104,9 +104,20 @@ pub enum CommandError {
     /// The worker has been told to go and has not gone yet.
     #[error("{0} has not gone yet: it finishes its streams; try again later")]
     Going(ActorPath),
+    /// Only a whole worker can do that.
+    #[error("that is done to whole workers: name {} instead of {_0}", worker_path(_0.worker))]
+    NeedsWorker(ActorPath),
     /// The actor has no KV cache.
     #[error("{0} has no KV cache; name a worker or a rank, as in w3 or w3/r0")]
     NoCache(ActorPath),
+    /// A port of the worker is not free yet: its former listener is closed by a task of its own.
+    #[error("cannot restart {path}: {reason}")]
+    PortHeld {
+        /// Which worker.
+        path: ActorPath,
+        /// Which port.
+        reason: String,
+    },
     /// The incarnation could not be built.
     #[error("cannot restart {path}: {reason}")]
     Start {
@@ -495,12 +506,22 @@ impl Handler<Restart> for Fleet {
                 CommandError::Alive(path)
             });
         }
-        slot.entry.count_restart();
+        let entry = Arc::clone(&slot.entry);
         let same = same_id.then_some(slot.instance).filter(|id| id.0 != 0);
-        self.build(worker, same, ctx).map_err(|error| CommandError::Start {
-            path,
-            reason: error.to_string(),
-        })
+        match self.build(worker, same, ctx) {
+            Ok(()) => {
+                entry.count_restart();
+                Ok(())
+            }
+            Err(error) => {
+                let reason = error.to_string();
+                Err(if error.is_port_held() {
+                    CommandError::PortHeld { path, reason }
+                } else {
+                    CommandError::Start { path, reason }
+                })
+            }
+        }
     }
 }
 

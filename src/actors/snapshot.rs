@@ -30,7 +30,7 @@ pub struct WorkerSnapshot {
     pub http: Option<SocketAddr>,
     /// Answers under way: response sockets and HTTP requests.
     pub open_streams: u32,
-    /// Calls accepted.
+    /// Calls accepted; this and the next three count HTTP requests, too.
     pub accepted_total: u64,
     /// Streams that ended as they should.
     pub completed_total: u64,

@@ -49,10 +49,13 @@ impl From<CommandError> for Problem {
     fn from(error: CommandError) -> Self {
         let status = match error {
             CommandError::NoSuchActor(_) | CommandError::NoCache(_) => StatusCode::NOT_FOUND,
+            CommandError::NeedsWorker(_) => StatusCode::BAD_REQUEST,
             CommandError::Down { .. } | CommandError::NotAlive(_) | CommandError::Alive(_) | CommandError::Going(_) => {
                 StatusCode::CONFLICT
             }
-            CommandError::Start { .. } | CommandError::Stopped => StatusCode::SERVICE_UNAVAILABLE,
+            CommandError::Start { .. } | CommandError::PortHeld { .. } | CommandError::Stopped => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
         };
         Self(status, error.to_string())
     }

@@ -379,7 +379,7 @@ async fn carry_out(
     let worker = |path: ActorPath| -> Result<WorkerId, CommandError> {
         match path.child {
             None => Ok(path.worker),
-            Some(_) => Err(CommandError::NoSuchActor(path)),
+            Some(_) => Err(CommandError::NeedsWorker(path)),
         }
     };
     let outcome = match word {

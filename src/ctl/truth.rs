@@ -13,6 +13,7 @@ use crate::cli::ctl::{DriftArgs, LeaksArgs};
 use crate::truth::credit::{self, Scope};
 use crate::truth::drift::compare;
 use crate::truth::leaks::{Held, leaked};
+use crate::truth::past::Had;
 use crate::truth::{Block, Caches, Drift, Past, RankCache, RankId};
 use crate::types::{LocalHash, SequenceHash};
 use crate::witness::choices;
@@ -101,24 +102,27 @@ fn look(client: &Client, args: &DriftArgs) -> Result<Found, CtlError> {
 
 /// An index that shows everything.
 fn by_dump(client: &Client, indexer: &Indexer) -> Result<Drift, CtlError> {
+    let earlier = past(client)?;
     let before = caches(client)?;
     // What has just come or gone is on its way to the index.
     thread::sleep(PAUSE);
     let dump = indexer.dump()?;
     let after = caches(client)?;
+    let passing = past(client)?.since(&earlier);
     let known = |id: &RankId| after.ranks.contains_key(id);
     let names = if dump.caches.ranks.keys().all(known) {
         crate::truth::dump::Names::default()
     } else {
         indexer.names(&native_ports(client, &after)?)?
     };
-    Ok(compare(&before, &dump.renamed(&names), &after))
+    Ok(compare(&before, &dump.renamed(&names), (&after, &passing)))
 }
 
 /// An index that answers questions.
 fn by_questions(client: &Client, args: &DriftArgs) -> Result<(Drift, Scope), CtlError> {
     let records = client.get("/v1/records", &[("prefix", "v1/instances/".to_owned())])?;
     let index = ServedIndex::find(&records, model(client, args)?)?;
+    let earlier = past(client)?;
     let before = caches(client)?;
     thread::sleep(PAUSE);
     let (questions, scope) = credit::questions(&before, &past(client)?, args.probes);
@@ -127,7 +131,9 @@ fn by_questions(client: &Client, args: &DriftArgs) -> Result<(Drift, Scope), Ctl
         let credit = index.ask(&question)?;
         asked.push((question, credit));
     }
-    Ok((credit::compare(&before, &asked, &caches(client)?), scope))
+    let after = caches(client)?;
+    let passing = past(client)?.since(&earlier);
+    Ok((credit::compare(&before, &asked, (&after, &passing)), scope))
 }
 
 /// What the fleet says of its models in discovery.
@@ -198,9 +204,8 @@ fn caches(client: &Client) -> Result<Caches, CtlError> {
             Err(error) => return Err(error.into()),
         };
         for (rank, blocks) in (0..).zip(told.as_array().into_iter().flatten()) {
-            caches
-                .ranks
-                .insert(RankId::new(row.instance_id, rank), read_rank(&row, rank, blocks));
+            let cache = RankCache::new(format!("{}/r{rank}", row.path), read_blocks(blocks));
+            caches.ranks.insert(RankId::new(row.instance_id, rank), cache);
         }
     }
     Ok(caches)
@@ -212,17 +217,19 @@ fn past(client: &Client) -> Result<Past, CtlError> {
     for row in rows(client)? {
         let told = client.get(&format!("/v1/former/{}", row.path), &[])?;
         for (rank, memory) in (0..).zip(told.as_array().into_iter().flatten()) {
-            past.dropped += memory["dropped"].as_u64().unwrap_or(0);
-            let cache = read_rank(&row, rank, &memory["blocks"]);
-            past.caches.ranks.insert(RankId::new(row.instance_id, rank), cache);
+            let had = Had {
+                id: RankId::new(row.instance_id, rank),
+                blocks: read_blocks(&memory["blocks"]),
+                dropped: memory["dropped"].as_u64().unwrap_or(0),
+            };
+            past.ranks.insert(format!("{}/r{rank}", row.path), had);
         }
     }
     Ok(past)
 }
 
-fn read_rank(row: &WorkerRow, rank: u32, blocks: &Value) -> RankCache {
-    let blocks = blocks.as_array().into_iter().flatten().filter_map(read_block).collect();
-    RankCache::new(format!("{}/r{rank}", row.path), blocks)
+fn read_blocks(blocks: &Value) -> Vec<Block> {
+    blocks.as_array().into_iter().flatten().filter_map(read_block).collect()
 }
 
 fn read_block(block: &Value) -> Option<Block> {

@@ -27,8 +27,11 @@ const KEPT: usize = 1024;
 #[derive(Debug, Default)]
 pub(super) struct Connections {
     /// `None`: none are kept.
-    resting: Option<Mutex<BTreeMap<String, Vec<(Instant, Connection)>>>>,
+    resting: Option<Mutex<ByAddress>>,
 }
+
+/// With the time since when each rests, the last one last.
+type ByAddress = BTreeMap<String, Vec<(Instant, Connection)>>;
 
 impl Connections {
     /// A connection of its own for each request, or as few as are needed.

@@ -43,6 +43,17 @@ pub struct Block {
     pub parent: Option<SequenceHash>,
 }
 
+impl Block {
+    /// From a pair of parent and block, as ranks tell it.
+    pub fn of(&(parent, block): &(Option<SequenceHash>, StoredBlock)) -> Self {
+        Self {
+            hash: block.block_hash,
+            local: block.tokens_hash,
+            parent,
+        }
+    }
+}
+
 /// Blocks of one rank, each once, ordered by identity.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RankCache {
@@ -61,12 +72,7 @@ impl RankCache {
 
     /// From the pairs of parent and block that a rank tells.
     pub fn of(path: String, told: &[(Option<SequenceHash>, StoredBlock)]) -> Self {
-        let block = |&(parent, block): &(Option<SequenceHash>, StoredBlock)| Block {
-            hash: block.block_hash,
-            local: block.tokens_hash,
-            parent,
-        };
-        Self::new(path, told.iter().map(block).collect())
+        Self::new(path, told.iter().map(Block::of).collect())
     }
 
     /// Ordered by identity.

@@ -59,7 +59,7 @@ pub fn questions(present: &Caches, past: &Past, most: usize) -> (Vec<Question>, 
     let scope = Scope {
         prompts: questions.len(),
         there_are,
-        forgotten_blocks: past.dropped,
+        forgotten_blocks: past.dropped(),
     };
     (questions, scope)
 }
@@ -77,13 +77,15 @@ fn spread(caches: &Caches, most: usize) -> (Vec<Question>, usize) {
     (questions.map(|(_, question)| question).collect(), there_are)
 }
 
-/// Compares what an index says with the truth from before and after it was asked. Only blocks that were asked for count.
-pub fn compare(before: &Caches, asked: &[(Question, Credit)], after: &Caches) -> Drift {
+/// Compares what an index says with the truth from before and after it was asked. Only blocks that were asked for count;
+/// those of `passing` have gone meanwhile, and may have come before: they are no error either way.
+pub fn compare(before: &Caches, asked: &[(Question, Credit)], (after, passing): (&Caches, &Caches)) -> Drift {
     let mut ids: BTreeSet<RankId> = before.ranks.keys().chain(after.ranks.keys()).copied().collect();
     ids.extend(asked.iter().flat_map(|(_, credit)| credit.0.keys().copied()));
     let rank = |id: RankId| {
         let (was, is) = (before.ranks.get(&id), after.ranks.get(&id));
         let mut rank = RankDrift::new(id, is.or(was));
+        let passes = |hash| passing.ranks.get(&id).is_some_and(|cache| cache.get(hash).is_some());
         let mut seen = BTreeSet::new();
         for (question, credit) in asked {
             let hashes = question.hashes();
@@ -99,6 +101,7 @@ pub fn compare(before: &Caches, asked: &[(Question, Credit)], after: &Caches) ->
                 rank.true_blocks += u64::from(at < was && at < is);
                 match (at < was, at < known, at < is) {
                     (true, true, true) => {}
+                    (true, false, true) | (false, true, false) if passes(hash) => rank.in_flight += 1,
                     (true, false, true) => rank.add_missing(hash),
                     (false, true, false) => rank.add_phantom(hash),
                     (true, _, false) | (false, _, true) | (false, false, false) => rank.in_flight += 1,
@@ -112,6 +115,7 @@ pub fn compare(before: &Caches, asked: &[(Question, Credit)], after: &Caches) ->
 
 #[cfg(test)]
 mod tests {
+    use super::super::past::Had;
     use super::*;
 
     fn chain(hashes: &[u64]) -> Vec<Block> {
@@ -170,7 +174,7 @@ mod tests {
             .cloned()
             .zip([credit(&[3, 1]), credit(&[3, 1])])
             .collect();
-        let drift = compare(&truth, &right, &truth);
+        let drift = compare(&truth, &right, (&truth, &Caches::default()));
         assert_eq!((drift.true_blocks, drift.known_blocks), (5, 5));
         assert_eq!((drift.missing, drift.phantom), (0, 0));
         let wrong: Vec<_> = questions
@@ -178,7 +182,7 @@ mod tests {
             .cloned()
             .zip([credit(&[2, 2]), credit(&[3, 2, 1])])
             .collect();
-        let drift = compare(&truth, &wrong, &truth);
+        let drift = compare(&truth, &wrong, (&truth, &Caches::default()));
         let path = |path: &str| drift.ranks.iter().find(|rank| rank.path == path).unwrap();
         assert_eq!((path("w0/r0").missing, path("w0/r0").phantom), (1, 0));
         assert_eq!(path("w0/r0").missing_samples, [SequenceHash(3)]);
@@ -186,12 +190,19 @@ mod tests {
         assert_eq!((path("7/r2").exists, path("7/r2").phantom), (false, 1));
     }
 
+    fn had(hashes: &[u64]) -> Had {
+        Had {
+            id: RankId::new(7, 0),
+            blocks: chain(hashes),
+            dropped: 4,
+        }
+    }
+
     #[test]
     fn a_prompt_that_was_there_finds_what_an_index_has_not_forgotten() {
         let (before, after) = (caches(&[&[&[1, 2]]]), caches(&[&[]]));
         let past = Past {
-            caches: before.clone(),
-            dropped: 4,
+            ranks: [("w0/r0".to_owned(), had(&[1, 2]))].into(),
         };
         let (asked, scope) = questions(&after, &past, 10);
         assert_eq!((scope.prompts, scope.there_are, scope.forgotten_blocks), (1, 1, 4));
@@ -203,9 +214,12 @@ mod tests {
             [vec![1, 2, 3], vec![7]].map(|hashes| hashes.into_iter().map(SequenceHash).collect::<Vec<_>>())
         );
         let asked: Vec<_> = asked.into_iter().zip([credit(&[2])]).collect();
-        let drift = compare(&after, &asked, &after);
+        let drift = compare(&after, &asked, (&after, &Caches::default()));
         assert_eq!((drift.missing, drift.phantom), (0, 2));
-        let drift = compare(&before, &asked, &after);
+        let drift = compare(&before, &asked, (&after, &Caches::default()));
+        assert_eq!((drift.phantom, drift.in_flight), (0, 2));
+        // It came and went between the two pictures.
+        let drift = compare(&after, &asked, (&after, &before));
         assert_eq!((drift.phantom, drift.in_flight), (0, 2));
     }
 }

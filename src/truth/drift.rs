@@ -109,8 +109,9 @@ impl Drift {
 }
 
 /// Compares an index with the truth from before and after it was asked. Ranks must have the same names in all three. A
-/// block that the index holds under the right identity but matches by other tokens is missing and phantom at once.
-pub fn compare(before: &Caches, index: &Caches, after: &Caches) -> Drift {
+/// block that the index holds under the right identity but matches by other tokens is missing and phantom at once. Blocks
+/// of `passing` have gone meanwhile, and may have come before: they are no error either way.
+pub fn compare(before: &Caches, index: &Caches, (after, passing): (&Caches, &Caches)) -> Drift {
     let pictures = [before, index, after];
     let mut ids: Vec<RankId> = pictures
         .iter()
@@ -122,14 +123,15 @@ pub fn compare(before: &Caches, index: &Caches, after: &Caches) -> Drift {
         let exists = after.ranks.get(&id).or_else(|| before.ranks.get(&id));
         let mut rank = RankDrift::new(id, exists);
         let blocks = pictures.map(|caches| caches.ranks.get(&id).map_or(&[][..], RankCache::blocks));
-        compare_rank(&mut rank, blocks);
+        compare_rank(&mut rank, blocks, passing.ranks.get(&id));
         rank
     };
     Drift::of(ids.into_iter().map(rank).collect())
 }
 
 /// Walks three ordered lists side by side.
-fn compare_rank(rank: &mut RankDrift, mut lists: [&[Block]; 3]) {
+fn compare_rank(rank: &mut RankDrift, mut lists: [&[Block]; 3], passing: Option<&RankCache>) {
+    let passes = |hash| passing.is_some_and(|cache| cache.get(hash).is_some());
     let key = |block: &Block| (block.hash, block.local);
     while let Some(next) = lists.iter().filter_map(|list| list.first().map(key)).min() {
         let [before, known, after] = lists.each_mut().map(|list| match list.split_first() {
@@ -143,6 +145,7 @@ fn compare_rank(rank: &mut RankDrift, mut lists: [&[Block]; 3]) {
         rank.true_blocks += u64::from(before && after);
         match (before, known, after) {
             (true, true, true) => {}
+            (true, false, true) | (false, true, false) if passes(next.0) => rank.in_flight += 1,
             (true, false, true) => rank.add_missing(next.0),
             (false, true, false) => rank.add_phantom(next.0),
             (true, _, false) | (false, _, true) | (false, false, false) => rank.in_flight += 1,
@@ -173,18 +176,23 @@ mod tests {
     #[test]
     fn an_index_that_knows_everything_has_no_drift() {
         let truth = caches(&[(0, &[1, 2, 3]), (1, &[])]);
-        let drift = compare(&truth, &truth, &truth);
+        let drift = compare(&truth, &truth, (&truth, &Caches::default()));
         assert_eq!((drift.true_blocks, drift.known_blocks), (3, 3));
         assert_eq!((drift.missing, drift.phantom, drift.in_flight), (0, 0, 0));
         assert!(drift.share.abs() < f64::EPSILON);
-        assert!(compare(&caches(&[]), &caches(&[]), &caches(&[])).share.abs() < f64::EPSILON);
+        assert!(
+            compare(&caches(&[]), &caches(&[]), (&caches(&[]), &Caches::default()))
+                .share
+                .abs()
+                < f64::EPSILON
+        );
     }
 
     #[test]
     fn missing_and_phantom_blocks_are_counted_per_rank_and_shown() {
         let truth = caches(&[(0, &[1, 2, 3, 4]), (1, &[5])]);
         let index = caches(&[(0, &[2, 9]), (1, &[5]), (6, &[1, 2])]);
-        let drift = compare(&truth, &index, &truth);
+        let drift = compare(&truth, &index, (&truth, &Caches::default()));
         assert_eq!((drift.true_blocks, drift.known_blocks), (5, 5));
         assert_eq!((drift.missing, drift.phantom), (3, 3));
         assert!((drift.share - 6.0 / 8.0).abs() < 1e-12);
@@ -207,11 +215,18 @@ mod tests {
             caches(&[(0, &[2, 3])]),
             caches(&[(0, &[1, 2, 3])]),
         ] {
-            let drift = compare(&before, &index, &after);
+            let drift = compare(&before, &index, (&after, &Caches::default()));
             assert_eq!((drift.missing, drift.phantom, drift.in_flight), (0, 0, 2));
         }
-        let drift = compare(&before, &caches(&[(0, &[4])]), &after);
+        let index = caches(&[(0, &[4])]);
+        let drift = compare(&before, &index, (&after, &Caches::default()));
         assert_eq!((drift.missing, drift.phantom), (1, 1));
+        let drift = compare(&before, &index, (&after, &caches(&[(0, &[4])])));
+        assert_eq!(
+            (drift.missing, drift.phantom, drift.in_flight),
+            (1, 0, 3),
+            "it came and went"
+        );
     }
 
     #[test]
@@ -226,7 +241,7 @@ mod tests {
         index
             .ranks
             .insert(RankId::new(7, 0), RankCache::new(String::new(), vec![wrong]));
-        let drift = compare(&truth, &index, &truth);
+        let drift = compare(&truth, &index, (&truth, &Caches::default()));
         assert_eq!((drift.missing, drift.phantom), (1, 1));
         assert!((drift.share - 1.0).abs() < f64::EPSILON);
     }

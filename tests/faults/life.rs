@@ -1,10 +1,14 @@
 //! Faults of workers as processes.
 
+use std::net::TcpListener;
+
+use ghostfleet::actors::death::Death;
 use ghostfleet::actors::registry::WorkerState;
 use serde_json::json;
 
 use crate::admin::Admin;
 use crate::caller::{call, chat};
+use crate::ports::free_ports;
 use crate::scene::PATIENCE;
 
 #[test]
@@ -242,4 +246,48 @@ fn a_slow_start_holds_requests_back() {
     );
     assert!(answer.finish().unwrap().complete);
     admin.scene.until_nothing_is_left();
+}
+
+#[test]
+fn a_worker_with_a_port_of_its_own_is_started_again_at_once() {
+    let port = free_ports().to_string();
+    let admin = Admin::start(&["--http-port", &port]);
+    let address = admin.scene.worker(0).http;
+    for restarts in 1..=10 {
+        admin.fault("w0 restart");
+        admin.scene.until("it is back", |scene| {
+            let worker = scene.worker(0);
+            worker.restarts == restarts && worker.state == WorkerState::Ready
+        });
+        admin.delete("/v1/faults");
+        assert_eq!(admin.scene.worker(0).http, address);
+    }
+    let (_, journal) = admin.get("/v1/journal");
+    assert!(!journal.to_string().contains("cannot restart"), "{journal}");
+}
+
+#[test]
+fn a_restart_whose_port_somebody_else_has_taken_fails_with_the_port() {
+    let port = free_ports();
+    let admin = Admin::start(&["--http-port", &port.to_string()]);
+    admin.scene.cluster.kill("w0", Death::Crash).unwrap();
+    let taken = || TcpListener::bind(("127.0.0.1", port)).ok();
+    let _squatter = std::iter::repeat_with(taken).flatten().next().unwrap();
+    let (status, answer) = admin.post("/v1/commands", &json!({"command": "restart", "select": "w0"}));
+    let error = answer["results"][0]["error"].as_str().unwrap();
+    assert!(status == 503 && error.contains(&port.to_string()), "{status} {error}");
+}
+
+#[test]
+fn what_only_a_whole_worker_can_do_is_not_said_to_have_no_actor() {
+    let admin = Admin::start(&[]);
+    for command in ["drain", "restart", "heal"] {
+        let (status, answer) = admin.post("/v1/commands", &json!({"command": command, "path": "w0/r0"}));
+        let error = answer["results"][0]["error"].as_str().unwrap_or_default();
+        assert!(
+            status == 400 && error.contains("name w0 instead of w0/r0"),
+            "{command}: {status} {answer}"
+        );
+    }
+    assert_eq!(admin.scene.worker(0).state, WorkerState::Ready);
 }

@@ -118,6 +118,17 @@ fn why_knows_requests_of_the_http_port_by_their_id_and_by_that_of_their_answer()
         .scene
         .until("it is over", |_| admin.get("/v1/why/one-of-mine").0 == 404);
     assert_eq!(admin.get("/v1/fleet").1["requests_total"], 1);
+    let shown = admin.scene.worker(1);
+    assert_eq!((shown.accepted_total, shown.completed_total), (1, 1));
+    admin.fault("w0 hang");
+    let socket = post(&admin, 0, "given-up");
+    admin
+        .scene
+        .until("it is taken", |_| admin.get("/v1/why/given-up").0 == 200);
+    drop(socket);
+    admin
+        .scene
+        .until("who left is counted", |scene| scene.worker(0).cancelled_total == 1);
     admin.scene.until_nothing_is_left();
 }
 

@@ -81,3 +81,17 @@ pub enum StartError {
         reason: String,
     },
 }
+
+impl StartError {
+    /// Whether somebody else listens where the worker has to.
+    pub fn is_port_held(&self) -> bool {
+        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(self);
+        while let Some(error) = cause {
+            if let Some(error) = error.downcast_ref::<io::Error>() {
+                return error.kind() == io::ErrorKind::AddrInUse;
+            }
+            cause = error.source();
+        }
+        false
+    }
+}

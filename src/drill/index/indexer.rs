@@ -138,13 +138,16 @@ impl Standalone {
 
     async fn look(&self, control: &Control) -> Result<Compared, String> {
         self.follow(control).await?;
+        let earlier = control.past();
         let before = control.caches().await;
         sleep(GRACE).await;
         let indexer = Arc::clone(&self.indexer);
         let dump = spawn_blocking(move || indexer.dump()).await;
         let dump = dump.map_err(|error| error.to_string())?;
         let dump = dump.map_err(|error| error.to_string())?;
-        let found = drift::compare(&before, &dump.caches, &control.caches().await);
+        let after = control.caches().await;
+        let passing = control.past().since(&earlier);
+        let found = drift::compare(&before, &dump.caches, (&after, &passing));
         Ok(Compared {
             missing: found.missing,
             phantom: found.phantom,

@@ -22,13 +22,16 @@ impl Truth for Served {
     fn compare<'a>(&'a self, control: &'a Control) -> Comparing<'a> {
         Box::pin(async move {
             let index = find(control).await?;
+            let earlier = control.past();
             let before = control.caches().await;
             tokio::time::sleep(GRACE).await;
             let (questions, _) = credit::questions(&before, &control.past(), QUESTIONS);
             let asked = timeout(PATIENCE, spawn_blocking(move || ask_all(&index, questions))).await;
             let asked = asked.map_err(|_| "the index does not answer in time".to_owned())?;
             let asked = asked.map_err(|error| error.to_string())??;
-            let drift = credit::compare(&before, &asked, &control.caches().await);
+            let after = control.caches().await;
+            let passing = control.past().since(&earlier);
+            let drift = credit::compare(&before, &asked, (&after, &passing));
             Ok(Compared {
                 missing: drift.missing,
                 phantom: drift.phantom,

@@ -5,7 +5,7 @@ use std::task::{Context, Poll, ready};
 
 use super::error::ApiError;
 use super::mailbox::{Event, Mailbox};
-use super::open::{Caller, OpenRequests, Seat};
+use super::open::{Caller, OpenRequests, Outcome, Seat};
 use super::plan::Plan;
 use super::stop::StopMatcher;
 use crate::model::detokenize::Detokenizer;
@@ -91,7 +91,7 @@ struct Choice {
 struct Running {
     intake: Arc<dyn Intake>,
     ids: Vec<Option<RequestId>>,
-    _seat: Seat,
+    seat: Seat,
 }
 
 impl Running {
@@ -150,7 +150,7 @@ impl Generation {
             running: Running {
                 intake: Arc::clone(intake),
                 ids: vec![None; requests.len()],
-                _seat: seat,
+                seat,
             },
             n: plan.n,
             prompt_tokens: plan.prompts.iter().map(|(ids, _)| ids.len()).sum(),
@@ -160,12 +160,16 @@ impl Generation {
         };
         for (choice, request) in requests.into_iter().enumerate() {
             let id = request.id;
-            intake.submit(Submission {
+            let taken = intake.submit(Submission {
                 request,
                 dp_rank: ranks[choice / plan.n],
                 leg: Leg::Whole,
                 sink: mailbox.sink(choice),
-            })?;
+            });
+            if let Err(refusal) = taken {
+                generation.running.seat.outcome = Outcome::Failed;
+                return Err(refusal.into());
+            }
             generation.running.ids[choice] = Some(id);
         }
         Ok(generation)
@@ -208,6 +212,11 @@ impl Generation {
         events.clear();
         self.events = events;
         ready!(taken);
+        if deltas.is_err() {
+            self.running.seat.outcome = Outcome::Failed;
+        } else if self.is_done() {
+            self.running.seat.outcome = Outcome::Completed;
+        }
         Poll::Ready(deltas)
     }
 

@@ -77,12 +77,28 @@ impl OpenRequest {
 pub struct OpenRequests {
     open: Mutex<FxHashMap<u64, Arc<OpenRequest>>>,
     accepted: AtomicU64,
+    completed: AtomicU64,
+    failed: AtomicU64,
+    cancelled: AtomicU64,
+}
+
+/// How a request ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// Its whole answer was generated.
+    Completed,
+    /// The worker refused it or could not go on.
+    Failed,
+    /// The client left.
+    Cancelled,
 }
 
 /// Held as long as a request is under way.
 pub(super) struct Seat {
     open: Arc<OpenRequests>,
     number: u64,
+    /// As it will be counted.
+    pub(super) outcome: Outcome,
 }
 
 impl OpenRequests {
@@ -98,6 +114,7 @@ impl OpenRequests {
         Seat {
             open: Arc::clone(self),
             number,
+            outcome: Outcome::Cancelled,
         }
     }
 
@@ -114,6 +131,21 @@ impl OpenRequests {
     /// How many there have been.
     pub fn accepted(&self) -> u64 {
         self.accepted.load(Ordering::Relaxed)
+    }
+
+    /// Those whose whole answer was generated.
+    pub fn completed(&self) -> u64 {
+        self.completed.load(Ordering::Relaxed)
+    }
+
+    /// Those that the worker refused or could not go on with.
+    pub fn failed(&self) -> u64 {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    /// Those whose client left.
+    pub fn cancelled(&self) -> u64 {
+        self.cancelled.load(Ordering::Relaxed)
     }
 
     /// All of them, oldest first.
@@ -137,6 +169,12 @@ impl OpenRequests {
 
 impl Drop for Seat {
     fn drop(&mut self) {
+        let ended = match self.outcome {
+            Outcome::Completed => &self.open.completed,
+            Outcome::Failed => &self.open.failed,
+            Outcome::Cancelled => &self.open.cancelled,
+        };
+        ended.fetch_add(1, Ordering::Relaxed);
         let mut open = self.open.lock();
         open.remove(&self.number);
         // A burst must not keep its memory for ever.
