@@ -348,8 +348,8 @@ fn summary_lines(snapshot: &FleetSnapshot, events: EventLosses, unsaid: usize) -
         String::new()
     } else {
         format!(
-            "\nevent messages lost: {} dropped at the bound, {} not delivered at the end",
-            events.dropped, events.undelivered
+            "\nevent messages lost: {} dropped at the bound, {} refused by NATS, {} not delivered at the end",
+            events.dropped, events.refused, events.undelivered
         )
     };
     format!(

@@ -125,9 +125,11 @@ async fn what_a_lost_broker_had_asked_for_waits_until_it_asks_again() {
     let broker = Xsub::bind().await;
     let address = broker.address();
     let publisher = connect(&[&broker], Limits::default());
+    let mut comebacks = publisher.comebacks();
     let mut stream = broker.accept().await;
     subscribe(&mut stream, "s").await;
     publisher.subscribed(b"s", 1).await;
+    assert!(!comebacks.has_changed().expect("the socket lives"));
     publisher.send(&frames("s", b"before"));
     assert_eq!(next_body(&mut stream).await, b"before");
     drop((stream, broker));
@@ -141,6 +143,7 @@ async fn what_a_lost_broker_had_asked_for_waits_until_it_asks_again() {
     }
     let broker = Xsub::rebind(address);
     let mut stream = broker.accept().await;
+    comebacks.changed().await.expect("the return is told");
     // A PONG proves that the connection works while the messages are held.
     stream.write_all(b"\x04\x07\x04PING\0\0").await.expect("writes");
     let mut pong = [0; 7];

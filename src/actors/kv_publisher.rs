@@ -16,6 +16,7 @@ use serde_json::json;
 
 use self::faults::News;
 use super::clock::Clock;
+use super::comebacks::{self, TellAgain};
 use super::fault_post::FaultPost;
 use super::gauge::RankGauge;
 use super::inspect::Look;
@@ -153,6 +154,7 @@ impl Actor for KvPublisher {
         ctx.set_mailbox_capacity(MAILBOX);
         self.post.attach(ctx.address().recipient());
         self.storm(ctx);
+        comebacks::follow(self.stream.comebacks(), ctx);
         if self.stream.is_durable() {
             // Nobody will ask what this stream starts from, and what the one before it said still stands.
             self.restate(ctx);
@@ -161,6 +163,17 @@ impl Actor for KvPublisher {
                     publisher.restate(ctx);
                 }
             });
+        }
+    }
+}
+
+impl TellAgain for KvPublisher {
+    fn tell_again(&mut self, _: &mut Context<Self>) {
+        // What faults make of events is theirs.
+        if !self.is_disturbed()
+            && let Some(payload) = self.journal.newest()
+        {
+            self.send(&[payload]);
         }
     }
 }

@@ -2,7 +2,7 @@
 //! forward passes do (`forward-pass-metrics`).
 //!
 //! Started by the worker. Sends a rank's figures when they have changed, at most once per millisecond and rank, and
-//! nothing while nothing changes. A new one starts with the present figures, so that a stale value never outlives it.
+//! nothing while nothing changes, unless routers may have missed it ([`super::comebacks`]). A new one starts with the present figures, so that a stale value never outlives it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use actix::prelude::*;
 use serde_json::json;
 
 use super::clock::Clock;
+use super::comebacks::{self, TellAgain};
 use super::fault_post::{FaultPost, FaultsChanged};
 use super::inspect::Look;
 use super::liveness::Liveness;
@@ -175,6 +176,7 @@ impl Actor for MetricsReporter {
         ctx.set_mailbox_capacity(1024);
         self.post.attach(ctx.address().recipient());
         self.tell_anew(ctx);
+        comebacks::follow(self.stream.comebacks(), ctx);
         if self.forward.is_some() {
             ctx.run_interval(HEARTBEAT, |reporter, _| {
                 if let Some(forward) = &mut reporter.forward {
@@ -182,6 +184,13 @@ impl Actor for MetricsReporter {
                 }
             });
         }
+    }
+}
+
+impl TellAgain for MetricsReporter {
+    fn tell_again(&mut self, ctx: &mut Context<Self>) {
+        self.pending.clone_from(&self.known);
+        self.report(ctx);
     }
 }
 

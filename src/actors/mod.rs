@@ -17,6 +17,7 @@
 
 mod caches;
 pub mod clock;
+mod comebacks;
 mod component_page;
 pub mod control;
 pub mod death;

@@ -68,6 +68,21 @@ pub struct WorkerEntry {
     pub(super) metrics: Vec<Arc<EngineMetrics>>,
     pub(super) faults: Arc<FaultPost>,
     deaths: Mutex<Vec<Supervised>>,
+    event_drops: Mutex<EventDrops>,
+}
+
+/// Event messages that sockets of a worker's own have dropped because a reader was too slow.
+#[derive(Debug, Default)]
+struct EventDrops {
+    /// By sockets of earlier incarnations.
+    earlier: u64,
+    present: Vec<Arc<AtomicU64>>,
+}
+
+impl EventDrops {
+    fn total(&self) -> u64 {
+        self.earlier + self.present.iter().map(|drops| drops.load(Relaxed)).sum::<u64>()
+    }
 }
 
 impl WorkerEntry {
@@ -104,6 +119,7 @@ impl WorkerEntry {
                 .collect(),
             faults: Arc::new(FaultPost::new(id, journal)),
             deaths: Mutex::default(),
+            event_drops: Mutex::default(),
         }
     }
 
@@ -267,6 +283,15 @@ impl WorkerEntry {
         self.instance.store(instance, Relaxed);
     }
 
+    /// Notes what the event sockets of its new incarnation drop.
+    pub(super) fn set_event_drops(&self, present: Vec<Arc<AtomicU64>>) {
+        let mut drops = self.event_drops.lock().unwrap_or_else(PoisonError::into_inner);
+        *drops = EventDrops {
+            earlier: drops.total(),
+            present,
+        };
+    }
+
     /// Notes where its HTTP face listens now.
     pub(super) fn set_http(&self, address: SocketAddr) {
         *self.http.lock().unwrap_or_else(PoisonError::into_inner) = Some(address);
@@ -351,6 +376,7 @@ impl WorkerEntry {
                 given_up_total: self.recovery.given_up(),
                 dumps_built_total: self.recovery.dumps_built(),
             },
+            event_messages_dropped_total: self.event_drops.lock().unwrap_or_else(PoisonError::into_inner).total(),
             handoffs: self.handoffs.snapshot(),
             deaths: self.deaths.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             ranks: self.gauges.iter().enumerate().map(rank).collect(),

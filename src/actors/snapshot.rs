@@ -40,6 +40,8 @@ pub struct WorkerSnapshot {
     pub cancelled_total: u64,
     /// Recovery queries of routers.
     pub recovery: RecoverySnapshot,
+    /// Event messages that its own sockets have dropped, each for a reader that was too slow.
+    pub event_messages_dropped_total: u64,
     /// Its handoffs.
     pub handoffs: HandoffSnapshot,
     /// The last death of each of its actors that has died, and what followed.

@@ -114,9 +114,15 @@ impl Sockets {
         let native = match &plan.native {
             Some(native) => (0..ranks)
                 .map(|rank| NativeSockets::open(plan.id, native, rank, shared))
-                .collect::<Result<_, _>>()?,
+                .collect::<Result<Vec<_>, _>>()?,
             None => Vec::new(),
         };
+        let native_drops = native.iter().map(|sockets| sockets.events.drops());
+        let own_drops = events.iter().filter_map(|plane| match plane {
+            EventPlane::Zmq(socket) => Some(socket.drops()),
+            EventPlane::Brokered(_) | EventPlane::Nats(_) | EventPlane::JetStream { .. } => None,
+        });
+        entry.set_event_drops(own_drops.chain(native_drops).collect());
         let rendezvous = match plan.rendezvous {
             Some(at) => {
                 let door = Arc::new(Door::default());

@@ -234,7 +234,13 @@ impl Cluster {
 
     /// Lets the events of a fleet that is over go out, within a bound, and says what was lost.
     pub fn settle_events(&self) -> EventLosses {
-        self.handle().block_on(self.outlets.settle())
+        let mut losses = self.handle().block_on(self.outlets.settle());
+        let workers = self.snapshot().workers;
+        losses.dropped += workers
+            .iter()
+            .map(|worker| worker.event_messages_dropped_total)
+            .sum::<u64>();
+        losses
     }
 
     /// Kills an actor: `w3`, `w3/r0`, `w3/kv`, `w3/metrics`, `w3/lease`. Returns when the order is delivered.

@@ -12,18 +12,20 @@ use crate::transport::nats::Tally;
 /// workers that have left wait for theirs.
 const SETTLE: Duration = Duration::from_millis(1500);
 
-/// Every shared way out; sockets of single workers are their own business.
+/// Every shared way out; what sockets of single workers drop is in the workers' snapshots.
 pub(super) struct Outlets {
     pub(super) nats: Option<Arc<Tally>>,
     pub(super) brokered: Vec<Arc<ZmqBrokered>>,
 }
 
-/// Event messages that reached nobody, by way of NATS or a broker.
+/// Event messages that somebody has missed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct EventLosses {
-    /// Dropped at a bound while the server or broker was away or too slow. Routers have asked, or will ask, the recovery
-    /// endpoints for them.
+    /// Dropped at a bound: the server or broker was away, or a reader too slow. Routers have asked, or will ask, the
+    /// recovery endpoints for them.
     pub dropped: u64,
+    /// Not taken by the NATS server, mostly for their size.
+    pub refused: u64,
     /// Still queued when the fleet ended.
     pub undelivered: u64,
 }
@@ -53,6 +55,7 @@ impl Outlets {
         }
         if let Some(tally) = &self.nats {
             losses.dropped += tally.dropped();
+            losses.refused += tally.refusals();
             losses.undelivered += tally.undelivered();
         }
         losses

@@ -55,34 +55,90 @@ impl Group {
     /// Computes the next pass of all ranks into `pass`, reusing its buffers. `false`: no rank has work.
     pub fn step_into(&mut self, now: SimTime, pass: &mut GroupPass) -> bool {
         pass.ranks.resize_with(self.ranks.len(), Pass::default);
-        loop {
-            let outcome = self.try_step(now, pass);
-            let mut again = false;
-            for rank in &mut self.ranks {
-                again |= rank.leave_step(outcome);
-            }
-            let left = pass.ranks.iter().any(|rank| rank.load.running + rank.load.waiting > 0);
-            self.step = if left { self.step + 1 } else { 0 };
-            if outcome.worked || !again {
-                return outcome.worked;
-            }
-        }
+        let members = self.ranks.iter_mut().zip(&mut pass.ranks);
+        let mut members: Vec<_> = members.map(|(engine, pass)| Stepped { engine, pass }).collect();
+        let ends_at = step_together(&mut members, &mut self.step, now);
+        pass.ends_at = ends_at.unwrap_or(now);
+        ends_at.is_some()
+    }
+}
+
+/// A rank with its part of the pass.
+struct Stepped<'a> {
+    engine: &'a mut Box<dyn Engine>,
+    pass: &'a mut Pass,
+}
+
+impl Member for Stepped<'_> {
+    fn engine(&mut self) -> &mut dyn Engine {
+        self.engine.as_mut()
     }
 
-    fn try_step(&mut self, now: SimTime, pass: &mut GroupPass) -> GroupOutcome {
-        pass.ends_at = now;
-        let mut outcome = GroupOutcome::default();
-        for (rank, part) in self.ranks.iter_mut().zip(&mut pass.ranks) {
-            rank.join_step(self.step);
-            if rank.step_into(now, part) {
-                outcome.worked = true;
-                outcome.prefilled |= part.forward.prefill_tokens > 0;
-                pass.ends_at = pass.ends_at.max(part.ends_at);
-            } else {
-                part.ends_at = now;
-                part.load = rank.load();
+    fn step(&mut self, now: SimTime) -> Option<SimTime> {
+        if self.engine.step_into(now, self.pass) {
+            return Some(self.pass.ends_at);
+        }
+        self.pass.ends_at = now;
+        self.pass.load = self.engine.load();
+        None
+    }
+
+    fn prefills(&self) -> bool {
+        self.pass.forward.prefill_tokens > 0
+    }
+
+    fn end(&mut self, end: SimTime) -> bool {
+        let told = self.engine.end_step(end, self.pass);
+        if told {
+            self.pass.load = self.engine.load();
+        }
+        told
+    }
+}
+
+/// One of the ranks that step together.
+pub(crate) trait Member {
+    /// The rank.
+    fn engine(&mut self) -> &mut dyn Engine;
+
+    /// Computes its part of the step; its end, or `None` without work.
+    fn step(&mut self, now: SimTime) -> Option<SimTime>;
+
+    /// Whether its part computes prompt tokens.
+    fn prefills(&self) -> bool;
+
+    /// The step ends at `end` for all; returns whether the rank has something to tell of it ([`Engine::end_step`]).
+    fn end(&mut self, end: SimTime) -> bool;
+}
+
+/// Lets ranks take step number `step` of their group together; when the slowest is done, or `None` if none has work.
+pub(crate) fn step_together<M: Member>(members: &mut [M], step: &mut u64, now: SimTime) -> Option<SimTime> {
+    loop {
+        let mut ends_at = None;
+        let mut prefilled = false;
+        for member in members.iter_mut() {
+            member.engine().join_step(*step);
+            let end = member.step(now);
+            prefilled |= end.is_some() && member.prefills();
+            ends_at = ends_at.max(end);
+        }
+        let end = ends_at.unwrap_or(now);
+        for member in members.iter_mut() {
+            if member.end(end) {
+                ends_at = Some(end);
             }
         }
-        outcome
+        let worked = ends_at.is_some();
+        let (mut again, mut left) = (false, false);
+        for member in members.iter_mut() {
+            let engine = member.engine();
+            again |= engine.leave_step(GroupOutcome { prefilled, worked });
+            let load = engine.load();
+            left |= load.running + load.waiting > 0;
+        }
+        *step = if left { *step + 1 } else { 0 };
+        if worked || !again {
+            return ends_at;
+        }
     }
 }

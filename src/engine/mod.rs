@@ -37,6 +37,7 @@ pub use config::{
 };
 pub use forward::{Forward, Lengths};
 pub use group::{Group, GroupPass};
+pub(crate) use group::{Member, step_together};
 pub use handoff::{Handoff, HandoffFact, HandoffRefused, KvTransfer};
 pub use kv::backend::{EvictionBackend, G1Backend};
 pub use kv::logical::{BlockIdentity, LogicalPool, Registered};
@@ -132,6 +133,14 @@ pub trait Engine: Handoff + Send {
     /// at the same instant although it had none in this one.
     fn leave_step(&mut self, outcome: GroupOutcome) -> bool {
         let _ = outcome;
+        false
+    }
+
+    /// Tells a rank that the step which it joined ends at `end`, when the slowest rank is done: what it computed is written
+    /// to the memory below the GPU from then on. Moves what has happened there by then into `pass`, which is the rank's
+    /// own of this step, empty if it had no work. Returns whether there is anything to tell.
+    fn end_step(&mut self, end: SimTime, pass: &mut Pass) -> bool {
+        let _ = (end, pass);
         false
     }
 

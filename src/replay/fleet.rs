@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 
-use crate::engine::{self, Engine, EngineConfig, EngineKind, Fidelity, OutputDetail, Pass, PreemptionMode};
+use crate::engine::{
+    self, Engine, EngineConfig, EngineKind, Fidelity, Member, OutputDetail, Pass, PreemptionMode, step_together,
+};
 use crate::types::SimTime;
 
 use super::planner::ForwardMetrics;
@@ -46,6 +48,8 @@ pub(crate) struct Worker {
     exact: bool,
     /// Every pass is looked at.
     watched: bool,
+    /// Steps since all ranks last ran out of work, where there are several.
+    step: u64,
     /// Begin of the pass under way.
     pub(crate) started: SimTime,
     /// Requests that it was given and that have not left it.
@@ -89,7 +93,8 @@ impl Worker {
         ranks: u32,
         now: SimTime,
     ) -> Result<Self, engine::ConfigError> {
-        let exact = !tokens_follow_passes(config);
+        // What the end of the slowest rank brings about is in no quiet pass.
+        let exact = !tokens_follow_passes(config) || (ranks > 1 && config.tiers.is_some());
         let config = EngineConfig {
             data_parallel_size: ranks,
             ..config.clone()
@@ -118,6 +123,7 @@ impl Worker {
             quiet: false,
             exact,
             watched: false,
+            step: 0,
             started: now,
             assigned: 0,
             commands: VecDeque::new(),
@@ -140,32 +146,17 @@ impl Worker {
 
     /// Starts the next pass; its end, or `None` without work.
     pub(crate) fn start(&mut self, now: SimTime) -> Option<SimTime> {
-        let mut ends_at = None;
         self.started = now;
-        self.quiet = true;
-        for rank in &mut self.ranks {
-            let quiet_end = if self.exact || self.watched || rank.interrupted > 0 {
-                None
-            } else {
-                rank.engine.step_quiet(now)
-            };
-            let end = match quiet_end {
-                Some(end) => {
-                    rank.doing = Doing::Quiet;
-                    Some(end)
-                }
-                None if rank.engine.step_into(now, &mut rank.pass) => {
-                    rank.doing = Doing::Pass;
-                    self.quiet = false;
-                    Some(rank.pass.ends_at)
-                }
-                None => {
-                    rank.doing = Doing::Nothing;
-                    None
-                }
-            };
-            ends_at = ends_at.max(end);
-        }
+        let listed = self.exact || self.watched;
+        let ends_at = match self.ranks.as_mut_slice() {
+            // One rank counts its own steps.
+            [rank] => Part { rank, listed }.step(now),
+            ranks => {
+                let mut parts: Vec<Part> = ranks.iter_mut().map(|rank| Part { rank, listed }).collect();
+                step_together(&mut parts, &mut self.step, now)
+            }
+        };
+        self.quiet = self.ranks.iter().all(|rank| rank.doing != Doing::Pass);
         self.busy = ends_at.is_some();
         ends_at
     }
@@ -175,6 +166,48 @@ impl Worker {
     pub(crate) fn wakes_at(&self) -> Option<SimTime> {
         let waiting = self.ranks.iter().filter(|_| self.assigned > 0);
         waiting.filter_map(|rank| rank.engine.wakes_at()).min()
+    }
+}
+
+/// A rank with what it does in the pass that starts.
+struct Part<'a> {
+    rank: &'a mut Rank,
+    /// The pass is looked at, quiet or not.
+    listed: bool,
+}
+
+impl Member for Part<'_> {
+    fn engine(&mut self) -> &mut dyn Engine {
+        self.rank.engine.as_mut()
+    }
+
+    fn step(&mut self, now: SimTime) -> Option<SimTime> {
+        let rank = &mut *self.rank;
+        let may_be_quiet = !self.listed && rank.interrupted == 0;
+        let quiet_end = may_be_quiet.then(|| rank.engine.step_quiet(now)).flatten();
+        rank.doing = match quiet_end {
+            Some(_) => Doing::Quiet,
+            None if rank.engine.step_into(now, &mut rank.pass) => Doing::Pass,
+            None => Doing::Nothing,
+        };
+        match rank.doing {
+            Doing::Nothing => None,
+            Doing::Quiet => quiet_end,
+            Doing::Pass => Some(rank.pass.ends_at),
+        }
+    }
+
+    fn prefills(&self) -> bool {
+        self.rank.doing == Doing::Pass && self.rank.pass.forward.prefill_tokens > 0
+    }
+
+    fn end(&mut self, end: SimTime) -> bool {
+        // Nothing that the end of others could bring about is left out by a quiet pass.
+        let told = self.rank.doing != Doing::Quiet && self.rank.engine.end_step(end, &mut self.rank.pass);
+        if told {
+            self.rank.doing = Doing::Pass;
+        }
+        told
     }
 }
 

@@ -131,6 +131,7 @@ fn a_slow_subscriber_slows_no_pass_and_takes_nothing_from_others() {
         counter(&scene, "ghostfleet_event_messages_dropped_total") > 0,
         "the stalled one has lost messages"
     );
+    assert!(scene.cluster.settle_events().dropped > 0, "and the summary will say so");
     assert_eq!(
         counter(&scene, "ghostfleet_kv_event_batches_lost_total"),
         0,

@@ -103,11 +103,49 @@ fn what_still_waits_when_a_fleet_ends_is_counted() {
     }
 }
 
+/// Listens until a load report has come and a KV event; the event's id.
+async fn hear_load_and_event(events: &mut Subscriber) -> u64 {
+    let (mut load, mut newest) = (false, None);
+    loop {
+        if let (true, Some(newest)) = (load, newest) {
+            return newest;
+        }
+        let message = tokio::time::timeout(PATIENCE, events.next()).await.unwrap().unwrap();
+        let envelope = envelope::decode(&message.payload).unwrap();
+        if envelope.topic == "kv-events" {
+            let batch: Vec<Value> = Codec::Msgpack.decode(envelope.payload).unwrap();
+            newest = batch.last().and_then(|event| event["event"]["event_id"].as_u64());
+        } else {
+            load = true;
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs nats-server: scripts/test"]
+fn routers_that_come_back_after_an_idle_fleet_are_told_of_the_present_again() {
+    for connections in ["shared", "per-worker"] {
+        let (scene, cable) = pluggable(&[], &["--nats-connections", connections]);
+        ask(&scene, &[1; 9]);
+        ask(&scene, &[2; 9]);
+        pull(&scene, &cable);
+        cable.plug_in();
+        scene.until("the server is back", |scene| page(scene, "/health").0 == 200);
+        // What waited has gone out by now, and nothing is new.
+        let newest = scene.runtime.block_on(async {
+            let subject = "namespace.dynamo.component.backend.endpoint.generate.>";
+            let mut events = scene.client.subscribe(subject).await.unwrap();
+            hear_load_and_event(&mut events).await
+        });
+        assert_eq!(newest, scene.cluster.snapshot().workers[0].ranks[0].kv_events_total);
+    }
+}
+
 /// What has come of one worker's event streams.
 #[derive(Default)]
 struct Heard {
-    /// Messages and highest sequence number by publisher.
-    publishers: BTreeMap<u64, (u64, u64)>,
+    /// Sequence numbers by publisher.
+    publishers: BTreeMap<u64, Vec<u64>>,
     /// Bytes of KV events that came before the first gap.
     bytes: usize,
     /// Event ids, in the order in which they came.
@@ -120,9 +158,8 @@ impl Heard {
     async fn listen(&mut self, events: &mut Subscriber) {
         while let Ok(Some(message)) = tokio::time::timeout(Duration::from_millis(300), events.next()).await {
             let envelope = envelope::decode(&message.payload).unwrap();
-            let (count, highest) = self.publishers.entry(envelope.publisher_id.get()).or_default();
-            *count += 1;
-            *highest = envelope.sequence;
+            let sequences = self.publishers.entry(envelope.publisher_id.get()).or_default();
+            sequences.push(envelope.sequence);
             if envelope.topic == "kv-events" {
                 let batch: Value = Codec::Msgpack.decode(envelope.payload).unwrap();
                 self.learn(batch.as_array().unwrap());
@@ -145,10 +182,13 @@ impl Heard {
         }
     }
 
-    /// Messages that never came.
+    /// Messages that never came after the first one of their publisher: a load report may be older than the listener.
     fn missing(&self) -> u64 {
-        let missing = self.publishers.values().map(|(count, highest)| highest + 1 - count);
-        missing.sum()
+        let missing = |sequences: &Vec<u64>| {
+            let (first, last) = (sequences.first().unwrap(), sequences.last().unwrap());
+            last + 1 - first - sequences.len() as u64
+        };
+        self.publishers.values().map(missing).sum()
     }
 
     /// The first event that never came.

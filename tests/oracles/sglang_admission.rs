@@ -15,6 +15,12 @@ enum Case {
         requests: Vec<Request>,
         steps: Vec<Step>,
     },
+    /// Only the queue's order before each attempt to admit.
+    Orders {
+        config: Config,
+        requests: Vec<Request>,
+        orders: Vec<Vec<String>>,
+    },
     RetractionOrder {
         rows: Vec<Row>,
     },
@@ -46,6 +52,8 @@ struct Request {
     max_new_tokens: u32,
     #[serde(default)]
     ignore_eos: bool,
+    #[serde(default)]
+    routing_key: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -172,8 +180,32 @@ fn engine_request(number: usize, request: &Request) -> EngineRequest {
         planned: Some((0..request.max_new_tokens).map(|k| first + k).collect()),
         priority: 0,
         salt: HashSalt::default(),
-        routing_key: None,
+        routing_key: request.routing_key.as_deref().map(Into::into),
     }
+}
+
+/// Passes of a run in which the orders are to come up, the idle ones included.
+const MOST_PASSES: u64 = 1000;
+
+fn check_orders(name: &str, config: &Config, requests: &[Request], orders: &[Vec<String>]) {
+    let mut engine = engine(config);
+    engine.record_schedule(true);
+    let mut ours: Vec<Vec<String>> = Vec::new();
+    let mut now = SimTime::ZERO;
+    for number in 0..MOST_PASSES {
+        for (at, request) in requests.iter().enumerate() {
+            if request.arrive_step == number {
+                engine.submit(engine_request(at, request), now).unwrap();
+            }
+        }
+        let mut pass = Pass::default();
+        engine.step_into(now, &mut pass);
+        now = pass.ends_at;
+        let attempt = engine.attempt().map(|attempt| attempt.order.iter());
+        let named = |id: &RequestId| requests[usize::try_from(id.0).unwrap()].id.clone();
+        ours.extend(attempt.map(|order| order.map(named).collect()));
+    }
+    assert_eq!(ours, orders, "{name}");
 }
 
 /// One run in progress.
@@ -356,6 +388,11 @@ fn sglang_admission() {
                 replay.step(&format!("{name}, step {}", step.number), step);
             }
         }
+        Case::Orders {
+            config,
+            requests,
+            orders,
+        } => check_orders(name, &config, &requests, &orders),
         Case::RetractionOrder { rows } => {
             for (number, row) in rows.iter().enumerate() {
                 check_row(&format!("{name}, row {number}"), row);

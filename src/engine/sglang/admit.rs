@@ -126,12 +126,7 @@ impl Sglang {
         }
         let whole = take == rest;
         let asked = Asked { start, take };
-        self.charge(
-            budget,
-            asked,
-            self.new_pages(start, take),
-            if whole { max_new.min(self.rules.clip) } else { 0 },
-        );
+        self.charge(budget, asked, if whole { max_new.min(self.rules.clip) } else { 0 });
         budget.pages += self.new_pages(start, take);
         self.chunked = None;
         let part = Part { at, start, take, whole };
@@ -143,12 +138,13 @@ impl Sglang {
         self.report(part.at, true, &look, Verdict::Continue, budget);
     }
 
-    fn charge(&self, budget: &mut Budget, asked: Asked, pages: u32, outputs: u32) {
+    fn charge(&self, budget: &mut Budget, asked: Asked, outputs: u32) {
         let (tokens, page) = (self.rules.ceil(asked.take), i64::from(self.rules.page));
         let memory = if self.rules.is_real() {
             tokens + page
         } else if self.rules.decodes_at_once() {
-            i64::from(pages) * page
+            // Cached pages, too.
+            i64::from(self.new_pages(asked.start, asked.take)) * page
         } else {
             tokens
         };
@@ -226,7 +222,7 @@ impl Sglang {
         };
         let pages = self.new_pages(start, take);
         let reserve = if part.whole { outputs.min(self.rules.clip) } else { 0 };
-        self.charge(budget, asked, pages, reserve);
+        self.charge(budget, asked, reserve);
         self.dequeue();
         self.enter(at, start, found, pass);
         self.batch.push(part);

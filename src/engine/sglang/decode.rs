@@ -187,7 +187,6 @@ impl Sglang {
                 self.complete_page(at);
             }
             self.retire(at);
-            self.full = false;
         }
         self.due = due;
     }

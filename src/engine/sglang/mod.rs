@@ -320,6 +320,8 @@ impl Sglang {
 
     /// A request has its last token: it goes, unless its pages wait for a transfer.
     fn retire(&mut self, at: u32) {
+        // Also where it was the first token, which a prefill brings.
+        self.full = false;
         if self.slots[at].keeps_pages {
             self.hold(at);
         } else {
@@ -488,14 +490,14 @@ impl Engine for Sglang {
         loop {
             let worked = self.try_step(now, pass);
             if self.grouped {
-                return worked || self.reserves_idle();
+                return worked || (self.rules.passes_idle() && self.reserve_idle());
             }
             let outcome = GroupOutcome {
                 prefilled: pass.forward.prefill_tokens > 0,
                 worked,
             };
             if !self.end_round(outcome) || worked {
-                return worked || self.reserves_idle();
+                return worked || (self.rules.passes_idle() && self.reserve_idle());
             }
         }
     }
@@ -636,16 +638,12 @@ impl Sglang {
         put_off
     }
 
-    /// Tries a destination where nothing can run; Dynamo 1.4.2 asks only workers that have something to run.
-    fn reserves_idle(&mut self) -> bool {
-        !self.rules.decodes_at_once() && self.reserve_idle()
-    }
-
     fn try_step(&mut self, now: SimTime, pass: &mut Pass) -> bool {
         pass.clear();
         pass.ends_at = now;
         self.attempt = None;
         self.listing.begin();
+        let empty = self.waiting.is_empty() && self.running.is_empty() && self.ready.is_empty();
         if let Some(at) = self.chunked {
             self.share(at);
         }
@@ -662,7 +660,8 @@ impl Sglang {
         let decodes = (!prefills || self.rules.decodes_at_once()) && self.run_decode(pass.ends_at, pass);
         let arrived = self.bring_arrived(pass);
         let idles = !prefills && !decodes && self.prefill_rests == 0 && !self.rules.is_real();
-        if self.rules.decodes_at_once() || (idles && !self.rejected.is_empty()) {
+        // A rank of a group that has nobody has no pass.
+        if (self.rules.decodes_at_once() && !empty) || (idles && !self.rejected.is_empty()) {
             self.ratio.decay();
         }
         let worked = prefills || decodes || arrived;

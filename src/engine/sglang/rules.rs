@@ -114,6 +114,11 @@ impl Rules {
         !self.is_real() && self.semantics == Semantics::V1_4_2
     }
 
+    /// A rank in which nothing can run has empty passes as long as something waits; those of Dynamo 1.4.2 have none.
+    pub(super) fn passes_idle(&self) -> bool {
+        self.semantics == Semantics::V1_6_1
+    }
+
     /// Tokens that one request may generate at most on this worker.
     pub(super) fn most_tokens(&self) -> u32 {
         match (self.role, self.semantics) {

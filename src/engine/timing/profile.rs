@@ -158,17 +158,18 @@ impl PassTiming for Profile {
     fn decode_ms(&self, batch: DecodeBatch) -> f64 {
         let kv = Segment::around(&self.decode_active_kv_tokens, batch.kv_tokens as f64);
         let context = Segment::around(&self.decode_context_length, f64::from(batch.mean_context));
-        let low = context.between(self.decode_row(kv.index));
-        let high = context.between(self.decode_row(kv.index + 1));
-        kv.mix(low, high).max(1.0)
+        let (low, high) = (self.decode_row(kv.index), self.decode_row(kv.index + 1));
+        let at = |column: usize| kv.mix(low[column], high[column]);
+        context.mix(at(context.index), at(context.index + 1)).max(1.0)
     }
 }
 
-/// A place on an axis: the points `index` and `index + 1`, and how far it is from the first to the second; below 0 or
-/// above 1 outside the axis.
+/// A place on an axis: `way` behind point `index`, which is `span` before the next one. Outside the axis it is before its
+/// first or behind its last two points.
 struct Segment {
     index: usize,
-    share: f64,
+    way: f64,
+    span: f64,
 }
 
 impl Segment {
@@ -178,7 +179,8 @@ impl Segment {
         let index = above.saturating_sub(1).min(axis.len() - 2);
         Self {
             index,
-            share: (x - axis[index]) / (axis[index + 1] - axis[index]),
+            way: x - axis[index],
+            span: axis[index + 1] - axis[index],
         }
     }
 
@@ -186,8 +188,9 @@ impl Segment {
         self.mix(values[self.index], values[self.index + 1])
     }
 
+    /// In this order of operations the last bit is the peer's, too.
     fn mix(&self, low: f64, high: f64) -> f64 {
-        low + (high - low) * self.share
+        (high - low) / self.span * self.way + low
     }
 }
 

@@ -39,6 +39,11 @@ impl Cadence {
         self.grouped = true;
     }
 
+    /// Whether a group counts the steps.
+    pub(super) fn is_grouped(&self) -> bool {
+        self.grouped
+    }
+
     /// Whether prefills are put off in the step to come.
     pub(super) fn defers(&self, decodes: bool) -> bool {
         decodes && !self.left_waiting && !self.step.is_multiple_of(self.interval)

@@ -35,7 +35,7 @@ impl DecodeBatch {
 impl Vllm {
     /// Turns scheduled work into a timed pass with outputs, and lets finished requests go.
     pub(super) fn finish_pass(&mut self, now: SimTime, work: &mut Work, pass: &mut Pass) {
-        let active_blocks = self.used_blocks();
+        let mut active_blocks = self.used_blocks();
         let mut batch = self.decode_batch(work);
         let prefill = work.prefill;
         let span = self
@@ -46,7 +46,7 @@ impl Vllm {
         let mut decode = batch.without_prompt;
         decode.append(work.recomputed);
         if self.rules.speculates {
-            self.speculate(work, pass);
+            active_blocks = self.speculate(work, pass);
             batch = self.decode_batch(work);
         }
         self.use_taken(now);
@@ -69,7 +69,9 @@ impl Vllm {
         if self.rules.speculates {
             self.settle_bursts();
         }
-        self.close_lower(pass.ends_at, pass);
+        if !self.cadence.is_grouped() {
+            self.close_lower(pass.ends_at, pass);
+        }
         if !self.unheard.kv_events.is_empty() {
             pass.kv_events.splice(0..0, self.unheard.kv_events.drain(..));
             pass.cache_changes.splice(0..0, self.unheard.cache_changes.drain(..));

@@ -39,8 +39,8 @@ pub(super) struct Lower {
     stored: u32,
     /// Last store of blocks of its prompt.
     latest: Option<TransferId>,
-    /// Blocks have been brought to the host for it since it was last admitted.
-    staged: bool,
+    /// How often blocks have been sent for from below the host since it was last admitted.
+    rounds: u32,
 }
 
 /// Blocks that are copied for a waiting request.
@@ -99,8 +99,8 @@ impl Vllm {
         for index in cached..blocks {
             prompt.push(self.hasher.identity(&mut slot.sequence, index));
         }
-        let (found, staged) = tiers.find(prompt, !slot.lower.staged, now);
-        slot.lower.staged |= staged;
+        let (found, staged) = tiers.find(at, prompt, slot.lower.rounds, now);
+        slot.lower.rounds += u32::from(staged);
         if blocks > 0 {
             self.hasher.block(&mut slot.sequence, blocks - 1);
         }
@@ -143,22 +143,31 @@ impl Vllm {
 
     /// Sets memory aside for `blocks` blocks behind the cached ones and has them copied. `false`: there is not enough.
     pub(super) fn copy_up(&mut self, at: u32, blocks: u32, now: SimTime, pass: &mut Pass) -> bool {
+        let identities: Vec<BlockIdentity> = self.scratch.known[..blocks as usize].to_vec();
+        if let Some(tiers) = &mut self.tiers {
+            tiers.hold(&identities);
+        }
         self.use_taken(now);
         let hits = std::mem::take(&mut self.scratch.hits);
         self.pool.adopt(&mut self.slots[at].sequence.table, &hits);
         self.scratch.hits = hits;
         let table = &mut self.slots[at].sequence.table;
-        if !self.pool.take(table, &[], blocks, &mut pass.kv_events) {
+        let taken = self.pool.take(table, &[], blocks, &mut pass.kv_events);
+        if taken {
+            self.note_changes(at, pass);
+        } else {
             self.pool.release(table);
-            return false;
         }
-        self.note_changes(at, pass);
         let Some(tiers) = &mut self.tiers else { return false };
         tiers.evicted(self.pool.take_lost(), now);
+        if !taken {
+            tiers.let_go(&identities);
+            return false;
+        }
         let readers = self.pool.take_readers();
         let free = readers.iter().map(|&id| tiers.end_of_store(id)).max();
-        let identities: Vec<BlockIdentity> = self.scratch.known[..blocks as usize].to_vec();
-        let id = tiers.load(at, identities, now, free.unwrap_or(now));
+        let id = tiers.load(at, identities.clone(), now, free.unwrap_or(now));
+        tiers.let_go(&identities);
         let needs = self.rules.blocks(self.slots[at].sequence.len());
         self.slots[at].lower.load = Load::Coming { id, needs };
         true
@@ -167,7 +176,7 @@ impl Vllm {
     /// A request with copied blocks in its table is admitted with `cached` tokens.
     pub(super) fn note_admission(&mut self, at: u32, cached: u32) {
         let lower = &mut self.slots[at].lower;
-        lower.staged = false;
+        lower.rounds = 0;
         if std::mem::take(&mut lower.load) != Load::Nothing {
             lower.stored = cached / self.rules.block_size;
         }

@@ -40,7 +40,7 @@ use crate::types::{EngineRequest, HashSalt, KvEvent, Load, LowerTier, RequestId,
 
 use super::answer::{Answer, Generator};
 use super::calendar::{Calendar, Entry};
-use super::config::{EngineConfig, WorkerRole, Writes};
+use super::config::{EngineConfig, Semantics, WorkerRole, Writes};
 use super::forward::Lengths;
 use super::handoff::{Desk, Reserves};
 use super::kv::backend::BlockPool;
@@ -466,7 +466,7 @@ impl Engine for Vllm {
         }
         self.take_tier_events(pass);
         let waits = !(self.waiting.is_empty() && self.below.parked.head().is_none());
-        let reserved = waits && self.reserve_idle();
+        let reserved = waits && self.rules.semantics == Semantics::V1_6_1 && self.reserve_idle();
         let told = reserved || !(pass.tier_events.is_empty() && pass.kv_events.is_empty());
         pass.ends_at = now;
         pass.load = self.load();
@@ -558,6 +558,15 @@ impl Engine for Vllm {
 
     fn join_step(&mut self, step: u64) {
         self.cadence.join(step);
+    }
+
+    fn end_step(&mut self, end: SimTime, pass: &mut Pass) -> bool {
+        self.close_lower(end, pass);
+        if self.rules.role == WorkerRole::Decode {
+            pass.kv_events.clear();
+            pass.stored.clear();
+        }
+        !(pass.tier_events.is_empty() && pass.kv_events.is_empty())
     }
 
     fn listing(&self) -> &Listing {

@@ -9,12 +9,14 @@ use super::lanes::Lane;
 use super::{Vllm, Work};
 
 impl Vllm {
-    /// Draws the burst of every request that brings a token in this pass.
-    pub(super) fn speculate(&mut self, work: &mut Work, pass: &mut Pass) {
+    /// Draws the burst of every request that brings a token in this pass. Returns the blocks in use before any burst took
+    /// some, and without those that gave way for them.
+    pub(super) fn speculate(&mut self, work: &mut Work, pass: &mut Pass) -> u32 {
         while self.longest_bursts() > self.pool.available() && self.lanes.len() > 1 && !self.rules.to_completion {
             let index = self.victim();
             self.preempt(index, work, pass);
         }
+        let used = self.used_blocks();
         // Room for the longest bursts is made whatever the draws bring.
         self.pool
             .make_room(self.longest_bursts().min(self.pool.available()), &mut pass.kv_events);
@@ -32,6 +34,7 @@ impl Vllm {
             sequence.answer.look_ahead(self.generator, generated + burst);
             self.bring(index, len, burst, pass);
         }
+        used
     }
 
     /// Length and tokens to come, at most `most`, of a request that brings tokens in this pass.

@@ -85,6 +85,16 @@ impl Journal {
         self.kept.clear();
     }
 
+    /// The newest event as it was sent, in a payload of its own, for routers that may have missed it: who has it knows its
+    /// id, and who has not asks for all that it missed. `None`: there is none, or it is kept no longer.
+    pub fn newest(&self) -> Option<Bytes> {
+        let event = self.kept.back()?;
+        let mut payload = Vec::with_capacity(event.len() + 1);
+        put_array_len(&mut payload, 1);
+        payload.extend_from_slice(event);
+        Some(payload.into())
+    }
+
     /// Blocks announced and not withdrawn.
     pub fn announced_blocks(&self) -> usize {
         self.tree.len()

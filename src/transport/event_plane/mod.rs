@@ -35,6 +35,7 @@ use std::sync::Arc;
 
 use async_nats::Subject;
 use bytes::Bytes;
+use tokio::sync::watch;
 
 use super::discovery::EndpointName;
 use super::discovery::record::EventAddress;
@@ -211,6 +212,16 @@ impl EventPublisher {
             Target::Zmq(socket, topic) => socket.has_subscribers(topic),
             Target::Brokered(socket, subject) => socket.has_subscribers(subject),
             Target::Nats(..) | Target::JetStream { .. } => true,
+        }
+    }
+
+    /// Changes whenever what carries the messages is back after it was lost; `None` where routers come to the worker's own
+    /// socket, or where nothing is lost.
+    pub fn comebacks(&self) -> Option<watch::Receiver<u64>> {
+        match &self.target {
+            Target::Zmq(..) | Target::JetStream { .. } => None,
+            Target::Brokered(socket, _) => Some(socket.comebacks()),
+            Target::Nats(outbox, _) => Some(outbox.comebacks()),
         }
     }
 

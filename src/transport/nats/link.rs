@@ -120,7 +120,11 @@ pub struct NatsLink {
     client: watch::Receiver<Option<Client>>,
     tally: Arc<Tally>,
     stream_max_age: Duration,
+    comebacks: watch::Receiver<u64>,
 }
+
+/// Times that a connection was made again. Its client holds the sending end.
+type Comebacks = Arc<watch::Sender<u64>>;
 
 impl NatsConnector {
     /// A connector; connects to nothing yet.
@@ -150,13 +154,14 @@ impl NatsConnector {
     pub async fn connect(&self) -> Result<NatsLink, NatsError> {
         let limit = self.options.connect_limit;
         let deadline = Instant::now() + limit;
+        let comebacks = Comebacks::default();
         let mut wait = FIRST_RETRY;
         let mut reason = "no attempt came to an end".to_owned();
         loop {
-            match tokio::time::timeout_at(deadline, self.try_connect()).await {
+            match tokio::time::timeout_at(deadline, self.try_connect(&comebacks)).await {
                 Ok(Ok(client)) => {
                     let (_, client) = watch::channel(Some(client));
-                    return Ok(self.link(client));
+                    return Ok(self.link(client, &comebacks));
                 }
                 Ok(Err(Attempt::Final(error))) => return Err(error),
                 Ok(Err(Attempt::Failed(why))) => reason = why,
@@ -178,11 +183,13 @@ impl NatsConnector {
     pub fn open(&self, runtime: &Handle) -> NatsLink {
         let (sender, client) = watch::channel(None);
         let connector = self.clone();
+        let comebacks = Comebacks::default();
+        let link = self.link(client, &comebacks);
         runtime.spawn(async move {
             let connected = async {
                 let mut wait = FIRST_RETRY;
                 loop {
-                    match connector.try_connect().await {
+                    match connector.try_connect(&comebacks).await {
                         Ok(client) => return client,
                         Err(Attempt::Failed(reason)) => tracing::debug!(%reason, "no NATS connection yet"),
                         Err(Attempt::Final(error)) => {
@@ -203,19 +210,20 @@ impl NatsConnector {
                 () = sender.closed() => {}
             }
         });
-        self.link(client)
+        link
     }
 
-    fn link(&self, client: watch::Receiver<Option<Client>>) -> NatsLink {
+    fn link(&self, client: watch::Receiver<Option<Client>>, comebacks: &Comebacks) -> NatsLink {
         NatsLink {
             client,
             tally: Arc::clone(&self.tally),
             stream_max_age: self.options.stream_max_age,
+            comebacks: comebacks.subscribe(),
         }
     }
 
-    async fn try_connect(&self) -> Result<Client, Attempt> {
-        let options = self.client_options().await.map_err(Attempt::Final)?;
+    async fn try_connect(&self, comebacks: &Comebacks) -> Result<Client, Attempt> {
+        let options = self.client_options(comebacks).await.map_err(Attempt::Final)?;
         let connected = options.connect(self.options.servers()).await;
         connected.map_err(|error| match error.kind() {
             ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
@@ -233,7 +241,7 @@ impl NatsConnector {
         })
     }
 
-    async fn client_options(&self) -> Result<ConnectOptions, NatsError> {
+    async fn client_options(&self, comebacks: &Comebacks) -> Result<ConnectOptions, NatsError> {
         let options = ConnectOptions::new()
             .name("ghostfleet")
             .connection_timeout(ATTEMPT)
@@ -245,7 +253,7 @@ impl NatsConnector {
                 let doublings = u32::try_from(attempt.saturating_sub(1)).unwrap_or(u32::MAX).min(8);
                 (FIRST_RETRY * 2u32.pow(doublings)).min(MAX_RETRY)
             });
-        let options = self.encrypt(self.watch(options))?;
+        let options = self.encrypt(self.watch(options, Arc::clone(comebacks)))?;
         Ok(match &self.options.auth {
             NatsAuth::None => options,
             NatsAuth::Password { user, password } => options.user_and_password(user.clone(), password.clone()),
@@ -280,14 +288,14 @@ impl NatsConnector {
         })
     }
 
-    fn watch(&self, options: ConnectOptions) -> ConnectOptions {
+    fn watch(&self, options: ConnectOptions, comebacks: Comebacks) -> ConnectOptions {
         let lost = Arc::clone(&self.lost);
         let addresses: Arc<str> = self.options.addresses().into();
         let is_lost = Arc::new(std::sync::atomic::AtomicBool::new(false));
         let complaints = Arc::clone(&self.complaints);
         options.event_callback(move |event| {
             let (lost, addresses, is_lost) = (Arc::clone(&lost), Arc::clone(&addresses), Arc::clone(&is_lost));
-            let complaints = Arc::clone(&complaints);
+            let (complaints, comebacks) = (Arc::clone(&complaints), Arc::clone(&comebacks));
             async move {
                 match event {
                     Event::Disconnected if !is_lost.swap(true, Ordering::Relaxed) => {
@@ -297,6 +305,7 @@ impl NatsConnector {
                         }
                     }
                     Event::Connected if is_lost.swap(false, Ordering::Relaxed) => {
+                        comebacks.send_modify(|times| *times += 1);
                         if lost.fetch_sub(1, Ordering::Relaxed) == 1 {
                             tracing::info!(%addresses, "NATS is back");
                         }
@@ -344,6 +353,11 @@ impl NatsLink {
         client
             .as_ref()
             .is_some_and(|client| client.connection_state() == State::Connected)
+    }
+
+    /// Changes whenever the server is back after it was lost.
+    pub(super) fn comebacks(&self) -> watch::Receiver<u64> {
+        self.comebacks.clone()
     }
 
     /// How long a stream that it makes keeps messages.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_nats::{Client, Subject};
 use bytes::Bytes;
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -71,6 +71,7 @@ struct Owner {
     queue: Arc<Queue>,
     end: CancellationToken,
     pump: AbortHandle,
+    comebacks: watch::Receiver<u64>,
 }
 
 struct Queue {
@@ -131,11 +132,17 @@ impl NatsOutbox {
             stream_max_age: link.stream_max_age(),
         });
         let end = CancellationToken::new();
+        let comebacks = link.comebacks();
         let pump = runtime
             .spawn(pump(delivery, link, Arc::clone(&queue), end.clone()))
             .abort_handle();
         Self {
-            owner: Arc::new(Owner { queue, end, pump }),
+            owner: Arc::new(Owner {
+                queue,
+                end,
+                pump,
+                comebacks,
+            }),
         }
     }
 
@@ -159,6 +166,12 @@ impl NatsOutbox {
         drop(waiting);
         queue.wake.notify_one();
         true
+    }
+
+    /// Changes whenever the server is back after it was lost. What waited is sent at once then, whether or not those whom
+    /// it is for have come back, too.
+    pub fn comebacks(&self) -> watch::Receiver<u64> {
+        self.owner.comebacks.clone()
     }
 
     /// Whether less than half of what may wait does.

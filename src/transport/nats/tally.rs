@@ -13,8 +13,10 @@ const LOOK: Duration = Duration::from_millis(10);
 pub struct Tally {
     /// Queued or on their way; nobody has said yet that they are with the server.
     waiting: AtomicU64,
-    /// Dropped at a bound, or refused by the server.
+    /// Dropped at a bound.
     dropped: AtomicU64,
+    /// Refused by the server.
+    refused: AtomicU64,
     /// Queued when their outbox ended, and not taken in time.
     lost: AtomicU64,
 }
@@ -35,7 +37,7 @@ impl Tally {
 
     /// By the server, after it was queued.
     pub(super) fn refused(&self) {
-        self.dropped.fetch_add(1, Relaxed);
+        self.refused.fetch_add(1, Relaxed);
         self.waiting.fetch_sub(1, Relaxed);
     }
 
@@ -47,9 +49,14 @@ impl Tally {
         self.waiting.fetch_sub(count, Relaxed);
     }
 
-    /// Messages dropped at a bound or refused by the server.
+    /// Messages dropped at a bound.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Relaxed)
+    }
+
+    /// Messages that the server would not take, mostly for their size.
+    pub fn refusals(&self) -> u64 {
+        self.refused.load(Relaxed)
     }
 
     /// Messages that were never taken, and those that still wait.

@@ -42,7 +42,8 @@ pub(crate) fn check(case_name: &str, case: &Case, args: &serde_json::Value, expe
             for admission in &pass.admissions {
                 let request = ours.entry(admission.id).or_default();
                 request.first_admit.get_or_insert(ran.starts_at);
-                request.reused = admission.cached_tokens;
+                // The largest of all admissions, those after a preemption included.
+                request.reused = request.reused.max(admission.cached_tokens);
             }
             for output in &pass.outputs {
                 let (Output::Token { id, .. } | Output::Empty { id, .. } | Output::Rejected { id, .. }) = output;

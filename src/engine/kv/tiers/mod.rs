@@ -34,6 +34,10 @@ use store::{Presence, Store};
 /// Blocks that object storage remembers at most, so that a long run does not fill the memory of this process.
 const STORAGE_BLOCKS: u32 = 1 << 20;
 
+/// How often a request sends for blocks from below the host at most before it goes on without them: a prompt that is longer
+/// than the host evicts its own blocks. Source: Dynamo 1.6.1.
+const MOST_ROUNDS: u32 = 1024;
+
 /// What the host has behind the GPU's part of a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Found {
@@ -98,6 +102,9 @@ pub(crate) struct Tiers {
     loaded: Vec<u32>,
     events: Vec<TierEvent>,
     version: u64,
+    /// Blocks that requests have sent for at this instant.
+    attempted_at: SimTime,
+    attempted: HashSet<(u32, SequenceHash), FxBuildHasher>,
 }
 
 impl Tiers {
@@ -143,6 +150,8 @@ impl Tiers {
             loaded: Vec::new(),
             events: Vec::new(),
             version: 0,
+            attempted_at: SimTime::ZERO,
+            attempted: HashSet::default(),
         }
     }
 
@@ -162,9 +171,15 @@ impl Tiers {
     }
 
     /// What the host has of `prompt`, block by block behind what the GPU has. Blocks that are below the host only are sent
-    /// for first, if `may_stage`; returns whether that was done, too.
-    pub(crate) fn find(&mut self, prompt: &[BlockIdentity], may_stage: bool, now: SimTime) -> (Found, bool) {
-        if may_stage && self.stage(prompt, now) {
+    /// for first; returns whether that was begun, too, which `reader` has seen `rounds` times.
+    pub(crate) fn find(&mut self, reader: u32, prompt: &[BlockIdentity], rounds: u32, now: SimTime) -> (Found, bool) {
+        if self.writes_through() {
+            if rounds < MOST_ROUNDS
+                && let Some(started) = self.promote(reader, prompt, now)
+            {
+                return (Found::Coming, started);
+            }
+        } else if rounds == 0 && self.stage(prompt, now) {
             return (Found::Coming, true);
         }
         let mut blocks = 0;
@@ -250,6 +265,20 @@ impl Tiers {
         self.ready_at
     }
 
+    /// Keeps blocks that are going to be loaded while GPU blocks are evicted for them, which may need room in the host.
+    pub(crate) fn hold(&mut self, blocks: &[BlockIdentity]) {
+        if !self.writes_through() {
+            self.host.read(&hashes(blocks));
+        }
+    }
+
+    /// Ends [`Self::hold`].
+    pub(crate) fn let_go(&mut self, blocks: &[BlockIdentity]) {
+        if !self.writes_through() {
+            self.host.done(&hashes(blocks));
+        }
+    }
+
     /// Copies these blocks, which the host has, to the GPU for `reader`, into memory that is free from `from` on.
     pub(crate) fn load(&mut self, reader: u32, blocks: Vec<BlockIdentity>, now: SimTime, from: SimTime) -> TransferId {
         self.version += 1;
@@ -283,6 +312,9 @@ impl Tiers {
 
     /// Ends what is done by `now`; returns whether anything is.
     pub(crate) fn settle(&mut self, now: SimTime) -> bool {
+        if self.writes_through() && !self.levels.is_empty() {
+            return self.settle_by_tier(now);
+        }
         let mut any = false;
         while let Some((at, _, id)) = self.next().filter(|&(at, ..)| at <= now) {
             self.end(id, at);
@@ -343,6 +375,89 @@ impl Tiers {
         }
     }
 
+    /// Sends for all blocks of `prompt` that only a level below the host has, block by block, up to the first that is
+    /// nowhere or that the host has no room for. `None`: there is nothing to wait for; else whether something was sent for.
+    fn promote(&mut self, reader: u32, prompt: &[BlockIdentity], now: SimTime) -> Option<bool> {
+        if self.levels.is_empty() {
+            return None;
+        }
+        if now > self.attempted_at {
+            self.attempted_at = now;
+            self.attempted.clear();
+        }
+        let keys = hashes(prompt);
+        let mut coming = false;
+        let mut wanted: Vec<Vec<BlockIdentity>> = vec![Vec::new(); self.levels.len()];
+        for identity in prompt {
+            let hash = identity.block.block_hash;
+            match self.host.presence(hash) {
+                Presence::Here => continue,
+                Presence::Coming => {
+                    coming = true;
+                    continue;
+                }
+                Presence::Missing => {}
+            }
+            let below = |presence| {
+                self.levels
+                    .iter()
+                    .position(|level| level.store.presence(hash) == presence)
+            };
+            let Some(index) = below(Presence::Here) else {
+                if below(Presence::Coming).is_none() {
+                    break;
+                }
+                coming = true;
+                continue;
+            };
+            self.levels[index].store.touch(hash);
+            // What takes no time may be evicted by the next look at the same instant.
+            if self.attempted.contains(&(reader, hash)) && !self.could_hold(&keys) {
+                break;
+            }
+            let Some(gone) = self.host.expect(&[*identity], &[hash]) else {
+                break;
+            };
+            self.tell_removed(LowerTier::Host, gone);
+            wanted[index].push(*identity);
+        }
+        let mut any = false;
+        for (index, blocks) in wanted.into_iter().enumerate() {
+            let read = hashes(&blocks);
+            any |= self.send_up(index, blocks, now);
+            self.attempted.extend(read.into_iter().map(|hash| (reader, hash)));
+        }
+        (any || coming).then_some(any)
+    }
+
+    /// Copies blocks from a level into the host, which expects them; `false`: there are none.
+    fn send_up(&mut self, index: usize, blocks: Vec<BlockIdentity>, now: SimTime) -> bool {
+        if blocks.is_empty() {
+            return false;
+        }
+        self.version += 1;
+        let bytes = self.bytes(blocks.len());
+        let read = hashes(&blocks);
+        let id = self.open(Way::Stage(index), blocks, 0);
+        let level = &mut self.levels[index];
+        level.store.read(&read);
+        level.read.advance(now);
+        level.read.send(id, now, bytes);
+        true
+    }
+
+    /// Whether the host could hold the start of a prompt that it or a level below has.
+    fn could_hold(&self, keys: &[SequenceHash]) -> bool {
+        let missing = |hash: &SequenceHash| self.host.presence(*hash) == Presence::Missing;
+        let below = |hash: SequenceHash| {
+            let mut levels = self.levels.iter();
+            levels.any(|level| level.store.presence(hash) != Presence::Missing)
+        };
+        let start = keys.iter().copied().take_while(|hash| !missing(hash) || below(*hash));
+        let start: Vec<SequenceHash> = start.collect();
+        start.iter().filter(|hash| missing(hash)).count() <= self.host.room(&start)
+    }
+
     /// Sends for blocks of `prompt` that only a level below the host has, up to the first that nobody has or the host has no
     /// room for. Returns whether any were sent for.
     fn stage(&mut self, prompt: &[BlockIdentity], now: SimTime) -> bool {
@@ -375,16 +490,8 @@ impl Tiers {
             let Some(gone) = self.host.expect(&blocks, &hashes) else {
                 continue;
             };
-            self.version += 1;
             self.tell_removed(LowerTier::Host, gone);
-            let bytes = self.bytes(blocks.len());
-            let read: Vec<SequenceHash> = self::hashes(&blocks);
-            let id = self.open(Way::Stage(index), blocks, 0);
-            let level = &mut self.levels[index];
-            level.store.read(&read);
-            level.read.advance(now);
-            level.read.send(id, now, bytes);
-            any = true;
+            any |= self.send_up(index, blocks, now);
         }
         any
     }
@@ -402,21 +509,30 @@ impl Tiers {
 
     /// What is done first.
     fn next(&self) -> Option<(SimTime, Way, TransferId)> {
-        let on = |link: &Link, way: Way| link.next().map(|(at, id)| (at, way, id));
-        let levels = self.levels.iter().enumerate().flat_map(|(index, level)| {
-            let ways = [on(&level.write, Way::Sink(index)), on(&level.read, Way::Stage(index))];
-            ways.into_iter().flatten()
-        });
-        let host = [on(&self.store, Way::Store), on(&self.load, Way::Load)];
-        host.into_iter().flatten().chain(levels).min()
+        self.next_of_host().into_iter().chain(self.next_of_levels()).min()
     }
 
-    fn end(&mut self, id: TransferId, at: SimTime) {
-        let Some(Transfer { way, blocks, reader }) = self.transfers.remove(&id) else {
-            return;
-        };
+    /// What is done first below the host.
+    fn next_of_levels(&self) -> Option<(SimTime, Way, TransferId)> {
+        let on = |link: &Link, way: Way| link.next().map(|(at, id)| (at, way, id));
+        let levels = self.levels.iter().enumerate();
+        let ways =
+            levels.flat_map(|(index, level)| [on(&level.write, Way::Sink(index)), on(&level.read, Way::Stage(index))]);
+        ways.flatten().min()
+    }
+
+    /// What is done first between GPU and host.
+    fn next_of_host(&self) -> Option<(SimTime, Way, TransferId)> {
+        let on = |link: &Link, way: Way| link.next().map(|(at, id)| (at, way, id));
+        let host = [on(&self.store, Way::Store), on(&self.load, Way::Load)];
+        host.into_iter().flatten().min()
+    }
+
+    /// Takes a transfer that is done off its link.
+    fn take(&mut self, id: TransferId, at: SimTime) -> Option<Transfer> {
+        let transfer = self.transfers.remove(&id)?;
         self.version += 1;
-        let link = match way {
+        let link = match transfer.way {
             Way::Store => &mut self.store,
             Way::Load => &mut self.load,
             Way::Sink(index) => &mut self.levels[index].write,
@@ -424,6 +540,13 @@ impl Tiers {
         };
         link.advance(at);
         link.remove(id);
+        Some(transfer)
+    }
+
+    fn end(&mut self, id: TransferId, at: SimTime) {
+        let Some(Transfer { way, blocks, reader }) = self.take(id, at) else {
+            return;
+        };
         match way {
             Way::Store => {
                 self.host.arrive(&blocks);
@@ -448,6 +571,61 @@ impl Tiers {
         }
     }
 
+    /// Dynamo 1.6.1 looks at the ends of passes only. What has come to the host by then goes on to the levels from then on,
+    /// which see their own transfers end before; the host sees the end of those last.
+    fn settle_by_tier(&mut self, now: SimTime) -> bool {
+        let mut any = false;
+        let mut landed: Vec<Vec<BlockIdentity>> = Vec::new();
+        while let Some((at, _, id)) = self.next_of_host().filter(|&(at, ..)| at <= now) {
+            let Some(transfer) = self.take(id, at) else { break };
+            any = true;
+            if transfer.way == Way::Load {
+                self.loaded_or_not(&transfer.blocks);
+                self.loaded.push(transfer.reader);
+            } else {
+                self.host.land(&transfer.blocks);
+                self.tell_stored(LowerTier::Host, &transfer.blocks);
+                self.stored.push(id);
+                landed.push(transfer.blocks);
+            }
+        }
+        let mut ended = Vec::new();
+        for blocks in landed {
+            self.settle_levels(now, &mut ended);
+            self.sink(&blocks, now);
+            self.host.done(&hashes(&blocks));
+        }
+        self.settle_levels(now, &mut ended);
+        any |= !ended.is_empty();
+        for Transfer { way, blocks, .. } in ended {
+            if let Way::Sink(_) = way {
+                self.host.done(&hashes(&blocks));
+            } else {
+                for block in &blocks {
+                    self.host.arrive(std::slice::from_ref(block));
+                    self.tell_stored(LowerTier::Host, std::slice::from_ref(block));
+                }
+            }
+        }
+        any
+    }
+
+    /// Ends transfers below the host, as far as the levels are concerned.
+    fn settle_levels(&mut self, now: SimTime, ended: &mut Vec<Transfer>) {
+        while let Some((at, way, id)) = self.next_of_levels().filter(|&(at, ..)| at <= now) {
+            let Some(transfer) = self.take(id, at) else { break };
+            match way {
+                Way::Sink(index) => {
+                    self.levels[index].store.arrive(&transfer.blocks);
+                    self.tell_stored(self.levels[index].tier, &transfer.blocks);
+                }
+                Way::Stage(index) => self.levels[index].store.done(&hashes(&transfer.blocks)),
+                Way::Store | Way::Load => {}
+            }
+            ended.push(transfer);
+        }
+    }
+
     /// A load of these blocks is over.
     fn loaded_or_not(&mut self, blocks: &[BlockIdentity]) {
         let hashes = hashes(blocks);
@@ -459,12 +637,18 @@ impl Tiers {
 
     /// What has arrived in the host goes on to every level that lacks it and has room.
     fn sink(&mut self, blocks: &[BlockIdentity], at: SimTime) {
+        // What a level has of them stays there.
+        let kept = if self.writes_through() {
+            hashes(blocks)
+        } else {
+            Vec::new()
+        };
         for index in 0..self.levels.len() {
             let level = &mut self.levels[index];
             let mut blocks: Vec<BlockIdentity> = blocks.to_vec();
             blocks.retain(|identity| level.store.presence(identity.block.block_hash) == Presence::Missing);
-            blocks.truncate(level.store.room(&[]));
-            let gone = level.store.expect(&blocks, &[]).filter(|_| !blocks.is_empty());
+            blocks.truncate(level.store.room(&kept));
+            let gone = level.store.expect(&blocks, &kept).filter(|_| !blocks.is_empty());
             let Some(gone) = gone else { continue };
             let bytes = self.bytes(blocks.len());
             self.host.read(&hashes(&blocks));

@@ -117,6 +117,16 @@ impl Store {
         }
     }
 
+    /// Expected blocks are here, and somebody reads them at once.
+    pub(super) fn land(&mut self, blocks: &[BlockIdentity]) {
+        for identity in blocks {
+            if let Some(entry) = self.entries.get_mut(&identity.block.block_hash) {
+                entry.here = true;
+                entry.readers += 1;
+            }
+        }
+    }
+
     /// A transfer reads these blocks, which are here: they stay until it is over.
     pub(super) fn read(&mut self, hashes: &[SequenceHash]) {
         for &hash in hashes {

@@ -141,6 +141,18 @@ fn blocks_that_are_no_longer_announced_are_remembered_with_their_chains() {
 }
 
 #[test]
+fn the_newest_event_can_be_said_again_as_it_was() {
+    let mut journal = Journal::new(WORKER, RANK);
+    assert_eq!(journal.newest(), None);
+    let payloads = journal.record(vec![stored(None, &[1]), KvEvent::Cleared, stored(None, &[2])]);
+    let told: Vec<Value> = payloads.iter().flat_map(|payload| read(payload)).collect();
+    assert_eq!(read(&journal.newest().expect("an event")), told[told.len() - 1..]);
+    assert_eq!(journal.last_event_id(), 3, "it uses no id");
+    journal.skip(1);
+    assert_eq!(journal.newest(), None, "what is left out is kept by nobody");
+}
+
+#[test]
 fn ids_count_up_from_1_without_gaps_over_messages() {
     let mut journal = Journal::new(WORKER, RANK);
     let many: Vec<KvEvent> = (0..200).map(|root| stored(None, &[root])).collect();

@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
@@ -129,6 +130,11 @@ impl ZmqBrokered {
         self.shared.stats()
     }
 
+    /// Changes whenever a broker is back after it could not be reached.
+    pub fn comebacks(&self) -> watch::Receiver<u64> {
+        self.shared.comebacks.subscribe()
+    }
+
     /// Ends the connections; what is queued goes out as far as brokers take it in time.
     pub fn close(&self) {
         self.shared.door.close();
@@ -169,6 +175,7 @@ async fn reconnect(address: &str, shared: &Shared, subscriber: &Arc<Subscriber>)
                 if told {
                     info!(%address, "the event broker is back");
                     told = false;
+                    shared.comebacks.send_modify(|times| *times += 1);
                 }
                 wait = FIRST_RETRY;
                 shared.door.count_dialled();

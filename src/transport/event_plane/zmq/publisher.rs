@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tracing::warn;
 
 use super::connection::serve;
@@ -78,6 +78,11 @@ impl ZmqPublisher {
         self.shared.stats()
     }
 
+    /// Messages dropped at a full queue, in a count that outlives the socket.
+    pub fn drops(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.shared.dropped)
+    }
+
     /// Stops listening and ends the connections; what is queued goes out as far as subscribers take it in time.
     pub fn close(&self) {
         self.shared.door.close();
@@ -109,8 +114,10 @@ pub(super) struct Shared {
     subscribers: AtomicUsize,
     membership: Notify,
     queued: AtomicU64,
-    dropped: AtomicU64,
+    dropped: Arc<AtomicU64>,
     undelivered: AtomicU64,
+    /// Times that a broker was back after it was lost.
+    pub(super) comebacks: watch::Sender<u64>,
 }
 
 impl Shared {
@@ -121,8 +128,9 @@ impl Shared {
             subscribers: AtomicUsize::new(0),
             membership: Notify::new(),
             queued: AtomicU64::new(0),
-            dropped: AtomicU64::new(0),
+            dropped: Arc::default(),
             undelivered: AtomicU64::new(0),
+            comebacks: watch::Sender::default(),
         }
     }
 
