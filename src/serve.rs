@@ -61,15 +61,13 @@ where
     use clap::Parser;
     let args = std::iter::once("serve".to_owned()).chain(args.into_iter().map(Into::into));
     let args = ServeArgs::try_parse_from(args).map_err(|error| ConfigError::Invalid(error.to_string()))?;
-    let (merged, _) = merge(&args, environment)?;
+    let merged = merge(&args, environment)?;
     Config::resolve(&merged, environment)
 }
 
-fn merge(args: &ServeArgs, environment: &BTreeMap<String, String>) -> Result<(Merged, Settings), ConfigError> {
+fn merge(args: &ServeArgs, environment: &BTreeMap<String, String>) -> Result<Merged, ConfigError> {
     let file = args.config.as_deref().map(ConfigFile::read).transpose()?;
-    let merged = layers::merge(&args.settings.clone().normalized(), environment, file.as_ref())?;
-    let settings = merged.fleet.settings()?;
-    Ok((merged, settings))
+    layers::merge(&args.settings.clone().normalized(), environment, file.as_ref())
 }
 
 /// Runs the command until the fleet is told to stop.
@@ -80,7 +78,7 @@ pub fn run(args: &ServeArgs) -> Result<(), ServeError> {
     let environment: BTreeMap<String, String> = std::env::vars_os()
         .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)))
         .collect();
-    let (merged, settings) = merge(args, &environment)?;
+    let merged = merge(args, &environment)?;
     if args.print_config {
         // A config that cannot run is still printed, then refused.
         print_config(&merged)?;
@@ -98,7 +96,7 @@ pub fn run(args: &ServeArgs) -> Result<(), ServeError> {
     }
     let signals = Signals::install()?;
     let cluster = launch(&config, &signals)?;
-    let told = tell(&config, &settings, &cluster, &signals);
+    let told = tell(&config, &cluster, &signals);
     // Asked now: when it drains, a fleet that was never registered has nobody left who waits for the store.
     let outage = cluster.store_trouble();
     let unregistered = match (&told, outage) {
@@ -146,8 +144,8 @@ fn launch(config: &Config, signals: &Signals) -> Result<Cluster, ServeError> {
 }
 
 /// Start screen, progress, and the wait for a signal.
-fn tell(config: &Config, settings: &Settings, cluster: &Cluster, signals: &Signals) -> Result<Outcome, ServeError> {
-    say(&screen::render(config, settings, cluster))?;
+fn tell(config: &Config, cluster: &Cluster, signals: &Signals) -> Result<Outcome, ServeError> {
+    say(&screen::render(config, cluster))?;
     let outcome = follow_launch(cluster, signals, config)?;
     match outcome {
         Outcome::Ready => {

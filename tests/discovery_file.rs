@@ -13,6 +13,7 @@ async fn connect(root: &Path, ttl: Duration) -> Discovery {
     let options = FileOptions {
         root: root.to_owned(),
         ttl,
+        ..FileOptions::default()
     };
     Discovery::connect(&DiscoveryConfig::File(options))
         .await
@@ -113,6 +114,7 @@ async fn a_time_to_live_below_a_second_is_refused() {
     let options = FileOptions {
         root: std::env::temp_dir().join("never-made"),
         ttl: Duration::from_millis(999),
+        ..FileOptions::default()
     };
     let error = Discovery::connect(&DiscoveryConfig::File(options))
         .await
@@ -233,6 +235,37 @@ fn a_full_disk_is_told_keeps_what_is_there_and_is_forgotten_when_it_has_room_aga
 
 #[test]
 #[ignore = "needs to mount a file system: scripts/test"]
+fn a_disk_that_is_full_at_the_start_is_waited_for_within_the_limit() {
+    let test = "a_disk_that_is_full_at_the_start_is_waited_for_within_the_limit";
+    on_a_small_disk(test, async |disk| {
+        fill(&disk.join("fill"));
+        let options = |room_limit| {
+            DiscoveryConfig::File(FileOptions {
+                root: disk.join("kv"),
+                room_limit,
+                ..FileOptions::default()
+            })
+        };
+        let refused = Discovery::connect(&options(Duration::from_millis(300)))
+            .await
+            .unwrap_err();
+        for words in ["free some space", "waited 0.3 s for room"] {
+            assert!(refused.to_string().contains(words), "{refused}");
+        }
+        let patient = options(Duration::from_secs(60));
+        let mut connecting = std::pin::pin!(Discovery::connect(&patient));
+        let early = tokio::time::timeout(Duration::from_millis(300), &mut connecting).await;
+        assert!(early.is_err(), "it waits");
+        std::fs::remove_file(disk.join("fill")).unwrap();
+        let discovery = connecting.await.unwrap();
+        let lease = discovery.open().await.unwrap();
+        discovery.publish(&lease, &records(1)).await.unwrap();
+        assert_eq!(discovery.list("v1/").await.unwrap(), records(1));
+    });
+}
+
+#[test]
+#[ignore = "needs to mount a file system: scripts/test"]
 fn a_disk_that_turns_read_only_is_told_and_used_again_when_it_is_back() {
     let test = "a_disk_that_turns_read_only_is_told_and_used_again_when_it_is_back";
     on_a_small_disk(test, async |disk| {
@@ -324,6 +357,7 @@ fn fleet(root: &Path) -> ghostfleet::cluster::Cluster {
     config.discovery = DiscoveryConfig::File(FileOptions {
         root: root.to_owned(),
         ttl: Duration::from_secs(1),
+        ..FileOptions::default()
     });
     ghostfleet::cluster::Cluster::start(&config).unwrap()
 }

@@ -273,10 +273,15 @@ impl Keeper {
 
     async fn try_register(&self) -> Result<Lease, DiscoveryError> {
         let lease = self.discovery.open().await?;
-        self.discovery
-            .publish(&lease, &self.disturbed.told(&self.records))
-            .await?;
-        Ok(lease)
+        let told = self.disturbed.told(&self.records);
+        match self.discovery.publish(&lease, &told).await {
+            Ok(()) => Ok(lease),
+            Err(error) => {
+                // A worker that is there in part helps no router, and might never get any further.
+                self.close(lease).await;
+                Err(error)
+            }
+        }
     }
 
     async fn keep(&mut self, lease: &Lease) -> Over {

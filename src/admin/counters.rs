@@ -55,6 +55,11 @@ const COUNTERS: &[Counter] = &[
         None,
     ),
     (
+        "ghostfleet_native_replay_batches_dropped_total",
+        "Native KV event batches that cannot be replayed because newer ones fill the bytes that are kept.",
+        None,
+    ),
+    (
         "ghostfleet_native_replays_total",
         "Replays of native KV events that were asked for.",
         None,

@@ -79,14 +79,15 @@ fn per_worker(config: &Config, group: &Group) -> u64 {
         .nats
         .as_ref()
         .is_some_and(|nats| nats.connections == NatsConnections::PerWorker);
-    let sockets = if group.event_plane == EventPlane::Zmq && config.brokers == Brokers::None {
+    let sockets = if group.event_plane == EventPlane::Zmq && group.brokers == Brokers::None {
         group.data_parallel_size
     } else {
         0
     };
-    let native = config.native.as_ref().map_or(0, |native| {
-        1 + u64::from(!native.replay_ports.iter().all(Option::is_none))
-    });
+    let native = group
+        .native
+        .as_ref()
+        .map_or(0, |native| 1 + u64::from(!native.replay_ports.is_empty()));
     u64::from(sockets)
         + u64::from(group.data_parallel_size) * native
         + u64::from(listener)

@@ -13,7 +13,7 @@ pub(super) fn of(config: &Config, now: SystemTime) -> Vec<String> {
     doubts.extend(config.tls.doubt().map(str::to_owned));
     doubts.extend(certificates(config).into_iter().flat_map(|pem| pem.doubts(now)));
     doubts.extend(disaggregation::doubts(&config.groups));
-    doubts.extend(strangers(&config.groups, &config.brokers));
+    doubts.extend(strangers(&config.groups));
     for group in config.groups.iter().filter(|group| group.durable_kv_events) {
         doubts.push(format!(
             "group {}: --durable-kv-events is deprecated: routers after Dynamo 1.3 do not read JetStream and will route \
@@ -39,7 +39,7 @@ fn certificates(config: &Config) -> Vec<&Pem> {
 }
 
 /// Groups of one namespace that no frontend reads together.
-fn strangers(groups: &[Group], brokers: &Brokers) -> Vec<String> {
+fn strangers(groups: &[Group]) -> Vec<String> {
     let mut doubts = Vec::new();
     for (index, group) in groups.iter().enumerate() {
         let namespace = group.endpoint.namespace();
@@ -50,31 +50,35 @@ fn strangers(groups: &[Group], brokers: &Brokers) -> Vec<String> {
             continue;
         };
         let planes = |group: &Group| (group.request_plane, group.event_plane, group.durable_kv_events);
-        if planes(first) != planes(group) {
+        let elsewhere = group.event_plane == EventPlane::Zmq && first.brokers != group.brokers;
+        if planes(first) != planes(group) || elsewhere {
             doubts.push(format!(
                 "groups {} and {} share the namespace {namespace} but not their planes ({} against {}): a frontend reads one \
                  request plane and one event plane and misses the others; give them the same planes, or namespaces of their \
                  own",
                 first.name,
                 group.name,
-                words(first, brokers),
-                words(group, brokers),
+                words(first),
+                words(group),
             ));
         }
     }
     doubts
 }
 
-fn words(group: &Group, brokers: &Brokers) -> String {
+fn words(group: &Group) -> String {
     let requests = match group.request_plane {
         RequestPlane::Tcp => "tcp",
         RequestPlane::Nats => "nats",
     };
-    let events = match (group.event_plane, group.durable_kv_events, brokers) {
-        (EventPlane::Zmq, _, Brokers::None) => "zmq",
-        (EventPlane::Zmq, _, Brokers::At(_) | Brokers::Discovered) => "zmq by brokers",
-        (EventPlane::Nats, false, _) => "nats",
-        (EventPlane::Nats, true, _) => "nats, durable",
+    let events = match (group.event_plane, group.durable_kv_events, &group.brokers) {
+        (EventPlane::Zmq, _, Brokers::None) => "zmq".to_owned(),
+        (EventPlane::Zmq, _, Brokers::At { addresses, .. }) => {
+            format!("zmq by brokers at {}", addresses.hosts().join(", "))
+        }
+        (EventPlane::Zmq, _, Brokers::Discovered) => "zmq by brokers in discovery".to_owned(),
+        (EventPlane::Nats, false, _) => "nats".to_owned(),
+        (EventPlane::Nats, true, _) => "nats, durable".to_owned(),
     };
     format!("requests {requests}, events {events}")
 }
@@ -107,6 +111,20 @@ mod tests {
             "namespace dynamo",
             "requests tcp, events zmq against requests nats",
         ] {
+            assert!(told[0].contains(words), "{words:?} is missing in {told:?}");
+        }
+    }
+
+    #[test]
+    fn groups_whose_events_go_to_different_brokers_are_named() {
+        let told = doubts(
+            "zmq_broker_url = \"xsub=tcp://h:1,xpub=tcp://h:2\"\n\
+             [[group]]\nname = \"one\"\n\
+             [[group]]\nname = \"two\"\nzmq_broker_url = \"\"\n\
+             [[group]]\nname = \"apart\"\nzmq_broker_url = \"\"\nendpoint = \"dyn://other.backend.generate\"\n",
+        );
+        assert_eq!(told.len(), 1, "{told:?}");
+        for words in ["one and two", "zmq by brokers at h:1 against requests tcp, events zmq)"] {
             assert!(told[0].contains(words), "{words:?} is missing in {told:?}");
         }
     }

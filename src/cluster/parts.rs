@@ -22,7 +22,7 @@ use crate::actors::registry::Registry;
 use crate::actors::strays;
 use crate::admin::server::AdminDoor;
 use crate::admin::status::StatusServer;
-use crate::config::{Config, Group, Ports};
+use crate::config::{Config, Group, NativeEvents, Ports};
 use crate::engine::{EngineConfig, WorkerRole};
 use crate::model::Model;
 use crate::model::card::{CardOptions, Role};
@@ -240,13 +240,13 @@ fn plan_group(
         face,
     } = Offer::new(config, group, model, &engine, &options)?;
     let group = group.clone();
-    let (model_name, forward_passes) = (Arc::from(config.model_name.as_str()), config.forward_passes);
+    let model_name = Arc::from(config.model_name.as_str());
     Ok(move |requests, events| GroupPlan {
         name: group.name,
         endpoint: group.endpoint,
         model_name,
         max_model_len: engine.max_model_len.unwrap_or(u32::MAX),
-        forward_passes,
+        forward_passes: group.forward_passes,
         data_parallel_size: group.data_parallel_size,
         startup_time: group.startup_time,
         kv_cache_trace: group.kv_cache_trace,
@@ -287,13 +287,14 @@ fn settle_engine(group: &Group, model: &Model) -> Result<EngineConfig, StartErro
 }
 
 fn plan_workers(config: &Config, groups: &[Arc<GroupPlan>]) -> Vec<WorkerPlan> {
-    let ids = config.groups.iter().zip(groups).flat_map(|(group, plan)| {
-        let many = usize::try_from(group.num_workers).unwrap_or(usize::MAX);
-        std::iter::repeat_n((plan, &group.labels), many)
-    });
+    let ids = config
+        .groups
+        .iter()
+        .zip(groups)
+        .flat_map(|(group, plan)| (0..group.num_workers as usize).map(move |nth| (group, plan, nth)));
     ids.zip(disaggregation::rendezvous(config))
         .zip(0u32..)
-        .map(|(((group, labels), rendezvous), index)| {
+        .map(|(((group, plan, nth), rendezvous), index)| {
             let port = |first: u16| {
                 if first == 0 {
                     0
@@ -303,33 +304,33 @@ fn plan_workers(config: &Config, groups: &[Arc<GroupPlan>]) -> Vec<WorkerPlan> {
             };
             WorkerPlan {
                 id: WorkerId(index),
-                group: Arc::clone(group),
-                labels: labels.of(index).collect(),
+                group: Arc::clone(plan),
+                labels: group.labels.of(index).collect(),
                 tcp: (config.ports == Ports::PerWorker)
                     .then(|| SocketAddr::new(config.tcp_host, port(config.tcp_port))),
                 http: config
                     .http_port
                     .map(|first| SocketAddr::new(config.http_host, port(first))),
                 rendezvous,
-                native: plan_native(config, index, &group.engine),
+                native: group
+                    .native
+                    .as_ref()
+                    .and_then(|native| plan_native(native, nth, WorkerId(index), &config.model_name)),
             }
         })
         .collect()
 }
 
-fn plan_native(config: &Config, worker: u32, engine: &EngineConfig) -> Option<NativePlan> {
-    let native = config.native.as_ref()?;
-    let at = |host, ports: &[Option<u16>]| {
-        let port = (*ports.get(worker as usize)?)?;
-        Some(SocketAddr::new(host, port))
-    };
-    let topic = native.topic.replace("{worker}", &WorkerId(worker).to_string());
+/// Native streams of the `nth` worker of its group.
+fn plan_native(native: &NativeEvents, nth: usize, worker: WorkerId, model_name: &str) -> Option<NativePlan> {
+    let at = |host, ports: &[u16]| Some(SocketAddr::new(host, *ports.get(nth)?));
+    let topic = native.topic.replace("{worker}", &worker.to_string());
     Some(NativePlan {
         events: at(native.host, &native.ports)?,
         connect: native.connect,
         replay: at(native.replay_host, &native.replay_ports),
         replay_topic: native.replay_topic,
-        encoding: native.encoding_of(engine),
-        topic: topic.replace("{model}", &config.model_name),
+        encoding: native.encoding,
+        topic: topic.replace("{model}", model_name),
     })
 }

@@ -98,9 +98,9 @@ impl<'a> Planes<'a> {
     pub(super) fn events(&mut self, group: &Group) -> Result<PlannedEvents, StartError> {
         match group.event_plane {
             config::EventPlane::Zmq => {
-                let brokers = match &self.config.brokers {
+                let brokers = match &group.brokers {
                     Brokers::None => return Ok(PlannedEvents::OwnZmq),
-                    Brokers::At(brokers) => brokers.clone(),
+                    Brokers::At { addresses, .. } => addresses.clone(),
                     Brokers::Discovered => self.discover_brokers(group.endpoint.namespace())?,
                 };
                 let pool = self.pool.handle();

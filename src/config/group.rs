@@ -12,12 +12,13 @@ use super::layers::Layered;
 use super::rules::{check_built_in, check_ranges, refused};
 use super::settings::Settings;
 use super::tiers::tiers;
-use super::{ConfigError, Group, labels, lora, seconds};
+use super::{Brokers, ConfigError, Group, labels, lora, native, seconds};
 use crate::engine::{
     self, EngineConfig, EngineKind, EvictionBackend, Fidelity, G1Backend, SglangConfig, Speculation, TimingConfig,
 };
 use crate::profile;
 use crate::transport::discovery::EndpointName;
+use crate::transport::event_plane::zmq::BrokerAddresses;
 
 /// Most ranks per worker; keeps a typing error from asking for the impossible.
 const MAX_RANKS: u32 = 1024;
@@ -45,23 +46,41 @@ pub(super) fn resolve(index: usize, layered: &Layered) -> Result<Group, ConfigEr
     check_together(layered, &s)?;
     check_built_in(layered, true)?;
     let engine = engine(layered, &s)?;
+    let name = s.name.clone().unwrap_or_else(|| format!("group-{index}"));
+    let disaggregation = disaggregation::resolve(layered, &s, role)?;
     Ok(Group {
-        name: s.name.clone().unwrap_or_else(|| format!("group-{index}")),
+        native: native::resolve(layered, &s, &name, &engine, disaggregation.local_prefill)?,
+        name,
         endpoint,
         num_workers: s.num_workers.unwrap_or(1),
         data_parallel_size,
         startup_time: startup_time(layered, &s)?,
         request_plane: s.request_plane.unwrap_or(RequestPlane::Tcp),
         event_plane: s.event_plane.unwrap_or(EventPlane::Zmq),
+        brokers: brokers(layered, &s)?,
+        forward_passes: s.forward_pass_metrics.unwrap_or_default(),
         durable_kv_events: s.durable_kv_events.unwrap_or(false),
         request_codec: s.request_codec.unwrap_or_default(),
         kv_cache_trace: s.kv_cache_trace.unwrap_or(false),
-        disaggregation: disaggregation::resolve(layered, &s, role)?,
+        disaggregation,
         lora_modules: lora::resolve(layered, s.lora_modules.as_deref())?,
         labels: labels::resolve(layered)?,
         response_replay: s.response_replay_trace_path.clone(),
         engine,
     })
+}
+
+fn brokers(layered: &Layered, s: &Settings) -> Result<Brokers, ConfigError> {
+    match s.zmq_broker_url.as_deref().map(str::trim).filter(|url| !url.is_empty()) {
+        Some(url) => BrokerAddresses::from_url(url)
+            .map(|addresses| Brokers::At {
+                url: url.to_owned(),
+                addresses,
+            })
+            .map_err(|error| refused(layered, "zmq_broker_url", &format!("names no brokers: {error}"))),
+        None if s.zmq_broker_enabled.unwrap_or(false) => Ok(Brokers::Discovered),
+        None => Ok(Brokers::None),
+    }
 }
 
 pub(super) fn startup_time(layered: &Layered, s: &Settings) -> Result<Duration, ConfigError> {

@@ -134,14 +134,10 @@ pub struct Config {
     pub http_port: Option<u16>,
     /// Address of HTTP ports.
     pub http_host: IpAddr,
-    /// How much is told of forward passes.
-    pub forward_passes: Detail,
     /// Status server; `None`: nobody asked for one.
     pub status: Option<StatusConfig>,
     /// Admin server; `None`: nobody asked for one.
     pub admin: Option<AdminConfig>,
-    /// Native event streams; `None`: nobody asked for them.
-    pub native: Option<NativeEvents>,
     /// Pause between launches.
     pub stagger: Duration,
     /// How long discovery may fail before all workers are registered; then the launch is given up.
@@ -150,8 +146,6 @@ pub struct Config {
     pub tls: TcpTls,
     /// NATS; `None`: no group uses it.
     pub nats: Option<NatsConfig>,
-    /// How ZeroMQ events reach routers.
-    pub brokers: Brokers,
     /// Workers by group.
     pub groups: Vec<Group>,
 }
@@ -171,7 +165,12 @@ pub enum Brokers {
     /// Routers connect to PUB sockets of the workers.
     None,
     /// PUB sockets connect to these brokers.
-    At(BrokerAddresses),
+    At {
+        /// Both sides of them, as `DYN_ZMQ_BROKER_URL` tells a router.
+        url: String,
+        /// Where publishers connect.
+        addresses: BrokerAddresses,
+    },
     /// PUB sockets connect to the brokers that discovery knows.
     Discovered,
 }
@@ -193,6 +192,12 @@ pub struct Group {
     pub request_plane: RequestPlane,
     /// How their events travel.
     pub event_plane: EventPlane,
+    /// How ZeroMQ events reach routers.
+    pub brokers: Brokers,
+    /// Native event streams; `None`: nobody asked for them.
+    pub native: Option<NativeEvents>,
+    /// How much is told of forward passes.
+    pub forward_passes: Detail,
     /// KV events go to `JetStream`, for routers of Dynamo 1.3.
     pub durable_kv_events: bool,
     /// Encoding that they ask routers to use.
@@ -238,12 +243,13 @@ impl Config {
             .enumerate()
             .map(|(index, group)| group::resolve(index, group));
         let groups = groups.collect::<Result<Vec<_>, _>>()?;
-        let group_settings = merged.groups.iter().map(Layered::settings);
-        let group_settings = group_settings.collect::<Result<Vec<_>, _>>()?;
+        native::check_said(merged, &groups)?;
         let tcp = host_of(fleet, "tcp_host", s.tcp_host.as_ref())?;
         let event = host_of(fleet, "event_host", s.event_host.as_ref())?;
         let http = host_of(fleet, "http_host", s.http_host.as_ref())?;
         check_response_plane(environment)?;
+        let limit = s.registration_timeout.map_or(60.0, Finite::get);
+        let registration_limit = seconds(fleet, "registration_timeout", limit)?;
         let config = Self {
             model_name: s
                 .model_name
@@ -253,7 +259,7 @@ impl Config {
             model_path,
             hub: HubOptions::from_lookup(|name| environment.get(name).map(Into::into)),
             seed: s.seed.unwrap_or(0),
-            discovery: discovery(fleet, &s, environment)?,
+            discovery: discovery(fleet, &s, environment, registration_limit)?,
             tcp_host: tcp.bind,
             tcp_advertise: tcp.advertise,
             tcp_port: s.tcp_port.unwrap_or(0),
@@ -264,19 +270,12 @@ impl Config {
             event_advertise: event.advertise,
             http_port: s.http_port,
             http_host: http.bind,
-            forward_passes: s.forward_pass_metrics.unwrap_or_default(),
             status: status::resolve(fleet, &s)?,
             admin: admin::resolve(fleet, &s)?,
-            native: native::resolve(fleet, &s, &group_settings, &groups)?,
-            registration_limit: seconds(
-                fleet,
-                "registration_timeout",
-                s.registration_timeout.map_or(60.0, Finite::get),
-            )?,
+            registration_limit,
             stagger: stagger(fleet, s.stagger_delay.map_or(-1.0, Finite::get), stagger_total)?,
             tls: TcpTls::from_lookup(|name| environment.get(name).cloned()).map_err(tls_error)?,
             nats: nats(fleet, &s, &groups, environment)?,
-            brokers: brokers(fleet, &s)?,
             groups,
         };
         config.check_ports(fleet)?;
@@ -404,6 +403,7 @@ fn discovery(
     layered: &Layered,
     s: &Settings,
     environment: &BTreeMap<String, String>,
+    registration_limit: Duration,
 ) -> Result<DiscoveryConfig, ConfigError> {
     let lookup = |name: &str| environment.get(name).cloned();
     let lease_ttl = u64::from(s.lease_ttl.unwrap_or(10));
@@ -428,6 +428,7 @@ fn discovery(
         }
         DiscoveryBackend::File => DiscoveryConfig::File(FileOptions {
             root: s.file_kv.clone().unwrap_or_default(),
+            room_limit: registration_limit,
             ..FileOptions::default()
         }),
         DiscoveryBackend::Mem => DiscoveryConfig::Mem(MemStore::of_process()),
@@ -472,16 +473,6 @@ fn check_response_plane(environment: &BTreeMap<String, String>) -> Result<(), Co
 #[allow(clippy::needless_pass_by_value)]
 fn tls_error(error: TlsError) -> ConfigError {
     ConfigError::Invalid(error.to_string())
-}
-
-fn brokers(layered: &Layered, s: &Settings) -> Result<Brokers, ConfigError> {
-    match s.zmq_broker_url.as_deref().map(str::trim).filter(|url| !url.is_empty()) {
-        Some(url) => BrokerAddresses::from_url(url)
-            .map(Brokers::At)
-            .map_err(|error| refused(layered, "zmq_broker_url", &format!("names no brokers: {error}"))),
-        None if s.zmq_broker_enabled.unwrap_or(false) => Ok(Brokers::Discovered),
-        None => Ok(Brokers::None),
-    }
 }
 
 impl Group {

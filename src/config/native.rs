@@ -1,9 +1,9 @@
-//! Settings of the native event streams: one base port per worker, one port per rank.
+//! Settings of a group's native event streams: one base port per worker, one port per rank.
 
 use std::net::IpAddr;
 
 use super::choices::NativeMode;
-use super::layers::Layered;
+use super::layers::{Layered, Merged, Origin};
 use super::rules::refused;
 use super::settings::Settings;
 use super::{ConfigError, Group, host_of, text};
@@ -13,83 +13,65 @@ use crate::transport::event_plane::native::Encoding;
 const EVENTS: &str = "--zmq-kv-events-ports";
 const REPLAY: &str = "--zmq-replay-ports";
 
-/// Native event streams of the fleet.
+/// Native event streams of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NativeEvents {
-    /// First event port of each worker; `None`: it has no native streams.
-    pub ports: Vec<Option<u16>>,
-    /// First replay port of each worker; `None`: it has no replay.
-    pub replay_ports: Vec<Option<u16>>,
+    /// First event port of each worker of the group.
+    pub ports: Vec<u16>,
+    /// First replay port of each worker; empty: no replay.
+    pub replay_ports: Vec<u16>,
     /// Where sockets listen, or whom they connect to.
     pub host: IpAddr,
     /// Where replay sockets listen.
     pub replay_host: IpAddr,
     /// Connect instead of listening.
     pub connect: bool,
-    /// Form of the events; `None`: that of the engine.
-    pub encoding: Option<Encoding>,
+    /// Form of the events.
+    pub encoding: Encoding,
     /// Topic with `{worker}`, `{rank}` and `{model}` in it.
     pub topic: String,
     /// Whether replayed messages have a topic frame.
     pub replay_topic: bool,
 }
 
-impl NativeEvents {
-    /// Form of the events of a worker with this engine. Dynamo's mocker speaks as vLLM does, whatever it emulates.
-    pub fn encoding_of(&self, engine: &EngineConfig) -> Encoding {
-        self.encoding.unwrap_or(match (engine.kind, engine.fidelity) {
-            (EngineKind::Sglang, Fidelity::Real) => Encoding::Sglang,
-            (EngineKind::Sglang, Fidelity::Mocker) | (EngineKind::Vllm | EngineKind::Trtllm, _) => Encoding::Map,
-        })
+/// Form of the events of a worker with this engine. Dynamo's mocker speaks as vLLM does, whatever it emulates.
+fn encoding_of(engine: &EngineConfig) -> Encoding {
+    match (engine.kind, engine.fidelity) {
+        (EngineKind::Sglang, Fidelity::Real) => Encoding::Sglang,
+        (EngineKind::Sglang, Fidelity::Mocker) | (EngineKind::Vllm | EngineKind::Trtllm, _) => Encoding::Map,
     }
 }
 
-/// Checks the settings of the native streams against the fleet. That lists fit their groups is checked with the groups.
+/// Checks the settings of a group's native streams. That lists fit the number of its workers has been checked.
 ///
 /// # Errors
 /// Names the flag, the numbers and the way out.
 pub(super) fn resolve(
     layered: &Layered,
     s: &Settings,
-    group_settings: &[Settings],
-    groups: &[Group],
+    name: &str,
+    engine: &EngineConfig,
+    local_prefill: bool,
 ) -> Result<Option<NativeEvents>, ConfigError> {
     let invalid = |text: String| Err(ConfigError::Invalid(text));
-    let (mut ports, mut replay_ports) = (Vec::new(), Vec::new());
-    for (settings, group) in group_settings.iter().zip(groups) {
-        let workers = group.num_workers as usize;
-        let events = list(EVENTS, settings.zmq_kv_events_ports.as_ref())?;
-        let replay = list(REPLAY, settings.zmq_replay_ports.as_ref())?;
-        if !events.is_empty() && group.engine.role == WorkerRole::Decode && !group.disaggregation.local_prefill {
-            return invalid(format!(
-                "{EVENTS} for the decode workers of {}: they publish no KV events; drop the flag there, or add \
-                 --decode-local-prefill, with which they do",
-                group.name
-            ));
-        }
-        if !events.is_empty() && !group.engine.enable_prefix_caching {
-            return invalid(format!(
-                "{EVENTS} with prefix caching off in {}: there is no KV cache to tell of; enable it or drop the flag",
-                group.name
-            ));
-        }
-        for (all, own) in [(&mut ports, events), (&mut replay_ports, replay)] {
-            let given = own.into_iter().map(Some);
-            all.extend(given.chain(std::iter::repeat(None)).take(workers));
-        }
+    let ports = list(EVENTS, s.zmq_kv_events_ports.as_ref())?;
+    let replay_ports = list(REPLAY, s.zmq_replay_ports.as_ref())?;
+    if ports.is_empty() {
+        return Ok(None);
     }
-    if ports.iter().all(Option::is_none) {
-        return match DETAILS.into_iter().find(|key| is_said(layered, key)) {
-            None => Ok(None),
-            Some(key) => Err(refused(
-                layered,
-                key,
-                "says how native events are published but not where: add --zmq-kv-events-ports",
-            )),
-        };
+    if engine.role == WorkerRole::Decode && !local_prefill {
+        return invalid(format!(
+            "{EVENTS} for the decode workers of {name}: they publish no KV events; drop the flag there, or add \
+             --decode-local-prefill, with which they do"
+        ));
+    }
+    if !engine.enable_prefix_caching {
+        return invalid(format!(
+            "{EVENTS} with prefix caching off in {name}: there is no KV cache to tell of; enable it or drop the flag"
+        ));
     }
     let connect = s.zmq_kv_events_mode == Some(NativeMode::Connect);
-    if connect && ports.contains(&Some(0)) {
+    if connect && ports.contains(&0) {
         return invalid(format!(
             "{EVENTS} 0 with --zmq-kv-events-mode connect: give the port where the reader listens"
         ));
@@ -107,7 +89,7 @@ pub(super) fn resolve(
             host(layered, s, connect)?
         },
         connect,
-        encoding: s.zmq_kv_events_format,
+        encoding: s.zmq_kv_events_format.unwrap_or_else(|| encoding_of(engine)),
         topic,
         replay_topic: match s.zmq_replay_frames.unwrap_or(5) {
             5 => true,
@@ -119,6 +101,41 @@ pub(super) fn resolve(
             }
         },
     }))
+}
+
+/// Refuses what is said of native events where there are none: for the fleet when no group has them, and for a group that
+/// has none itself.
+///
+/// # Errors
+/// Names the setting and the way out.
+pub(super) fn check_said(merged: &Merged, groups: &[Group]) -> Result<(), ConfigError> {
+    let refuse = |layered, key| {
+        Err(refused(
+            layered,
+            key,
+            "says how native events are published but not where: add --zmq-kv-events-ports",
+        ))
+    };
+    if groups.iter().all(|group| group.native.is_none())
+        && let Some(key) = DETAILS.into_iter().find(|key| is_said(&merged.fleet, key))
+    {
+        return refuse(&merged.fleet, key);
+    }
+    for (layered, _) in merged
+        .groups
+        .iter()
+        .zip(groups)
+        .filter(|(_, group)| group.native.is_none())
+    {
+        // A printed config repeats in every group what the fleet says.
+        let own = |key: &str| {
+            matches!(layered.origin(key), Some(Origin::Group { .. })) && layered.value(key) != merged.fleet.value(key)
+        };
+        if let Some(key) = DETAILS.into_iter().find(|key| own(key) && is_said(layered, key)) {
+            return refuse(layered, key);
+        }
+    }
+    Ok(())
 }
 
 /// What is told of native events besides their ports.
@@ -191,13 +208,14 @@ mod tests {
         let base = ["--model-path", "m", "--discovery-backend", "file"];
         let args = base.iter().chain(flags).map(|flag| (*flag).to_owned());
         let config = crate::serve::config_from(args, &BTreeMap::new()).map_err(|error| error.to_string())?;
-        Ok(config.native.expect("native events are asked for"))
+        let native = config.groups.into_iter().next().expect("a group").native;
+        Ok(native.expect("native events are asked for"))
     }
 
     #[test]
     fn the_list_has_one_port_per_worker_and_the_error_names_both_numbers() {
         let two = ["--num-workers", "2", "--zmq-kv-events-ports", "5000, 5010"];
-        assert_eq!(resolved(&two).unwrap().ports, [Some(5000), Some(5010)]);
+        assert_eq!(resolved(&two).unwrap().ports, [5000, 5010]);
         let three = resolved(&["--num-workers", "3", "--zmq-kv-events-ports", "5000,5010"]).unwrap_err();
         assert!(three.contains("2 ports for the 3 workers"), "{three}");
         let replay = [&two[..], &["--zmq-replay-ports", "6000"]].concat();
@@ -226,7 +244,7 @@ mod tests {
         let any = [&ranks[..], &["0,0", "--zmq-replay-ports", "0,0"]].concat();
         assert_eq!(
             resolved(&any).unwrap().ports,
-            [Some(0), Some(0)],
+            [0, 0],
             "any free port clashes with nothing"
         );
         let nowhere = resolved(&["--zmq-kv-events-ports", "0", "--zmq-kv-events-mode", "connect"]).unwrap_err();
@@ -289,7 +307,71 @@ mod tests {
         assert!(with(["--zmq-replay-frames", "3"]).is_err());
         assert_eq!(
             with(["--zmq-kv-events-format", "array"]).unwrap().encoding,
-            Some(Encoding::Array)
+            Encoding::Array
         );
+    }
+
+    fn grouped(text: &str) -> Result<Vec<Group>, String> {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), text).expect("written");
+        let path = file.path().display().to_string();
+        let args = ["--model-path", "m", "--discovery-backend", "file", "--config", &path];
+        let config = crate::serve::config_from(args, &BTreeMap::new()).map_err(|error| error.to_string())?;
+        Ok(config.groups)
+    }
+
+    #[test]
+    fn groups_publish_native_events_each_in_their_own_way() {
+        let groups = grouped(
+            "block_size = 64\nzmq_kv_events_topic = \"kv\"\n\
+             [[group]]\nzmq_kv_events_ports = [5000, 5010]\nnum_workers = 2\nzmq_kv_events_format = \"array\"\n\
+             zmq_replay_ports = [6000, 6010]\nzmq_replay_frames = 4\n\
+             [[group]]\n\
+             [[group]]\nzmq_kv_events_ports = 7000\nzmq_kv_events_topic = \"{worker}\"\nzmq_kv_events_mode = \"connect\"\n\
+             zmq_kv_events_host = \"192.0.2.7\"\n\
+             [[group]]\nzmq_kv_events_ports = 7000\nengine_type = \"sglang\"\n",
+        );
+        let native: Vec<_> = groups
+            .expect("a config")
+            .into_iter()
+            .map(|group| group.native)
+            .collect();
+        let [Some(old), None, Some(away), Some(sglang)] = &native[..] else {
+            panic!("{native:?}")
+        };
+        assert_eq!(
+            (&old.ports[..], &old.replay_ports[..]),
+            (&[5000, 5010][..], &[6000, 6010][..])
+        );
+        assert_eq!(
+            (old.encoding, &*old.topic, old.replay_topic),
+            (Encoding::Array, "kv", false)
+        );
+        assert_eq!(
+            (away.encoding, &*away.topic, away.replay_topic),
+            (Encoding::Map, "{worker}", true)
+        );
+        assert_eq!((away.connect, away.host.to_string()), (true, "192.0.2.7".to_owned()));
+        assert_eq!((sglang.encoding, sglang.connect), (Encoding::Sglang, false));
+    }
+
+    #[test]
+    fn a_group_without_native_events_cannot_say_how_they_are_published() {
+        let text =
+            "[[group]]\nzmq_kv_events_ports = 5000\n[[group]]\nname = \"mute\"\nzmq_kv_events_format = \"array\"\n";
+        let error = grouped(text).expect_err("refused");
+        for words in [
+            "group mute",
+            "zmq_kv_events_format = \"array\"",
+            "add --zmq-kv-events-ports",
+        ] {
+            assert!(error.contains(words), "{words:?} is missing in {error}");
+        }
+        // As `--print-config` writes what the fleet says.
+        let printed = text
+            .replace("[[group]]", "[[group]]\n\n")
+            .replace("name = \"mute\"\n", "");
+        let printed = format!("zmq_kv_events_format = \"array\"\n{printed}");
+        assert!(grouped(&printed).is_ok());
     }
 }

@@ -87,34 +87,35 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
 }
 
 fn native(config: &Config, claims: &mut Claims) -> Result<(), ConfigError> {
-    let Some(native) = &config.native else { return Ok(()) };
-    let ranks = config
-        .groups
-        .iter()
-        .flat_map(|group| std::iter::repeat_n(group.data_parallel_size, group.num_workers as usize));
-    let lists = [
-        (
-            "--zmq-kv-events-ports",
-            &native.ports,
-            (!native.connect).then_some(native.host),
-        ),
-        ("--zmq-replay-ports", &native.replay_ports, Some(native.replay_host)),
-    ];
-    for (worker, ranks) in ranks.enumerate() {
-        for (flag, list, host) in lists {
-            let Some(first) = list.get(worker).copied().flatten() else {
-                continue;
-            };
-            for rank in 0..ranks {
-                let above = if first == 0 { 0 } else { rank };
-                let Ok(port) = u16::try_from(u32::from(first) + above) else {
-                    return Err(ConfigError::Invalid(format!(
-                        "{flag} {first} leaves no port for rank {rank} of w{worker}"
-                    )));
-                };
-                if let Some(host) = host {
-                    // Rank r has the worker's port + r.
-                    claims.add(host, port, format!("{flag} for w{worker}/r{rank}"))?;
+    let mut workers = 0u32..;
+    for group in &config.groups {
+        let own = workers.by_ref().take(group.num_workers as usize);
+        let Some(native) = &group.native else {
+            own.for_each(drop);
+            continue;
+        };
+        let lists = [
+            (
+                "--zmq-kv-events-ports",
+                &native.ports,
+                (!native.connect).then_some(native.host),
+            ),
+            ("--zmq-replay-ports", &native.replay_ports, Some(native.replay_host)),
+        ];
+        for (nth, worker) in own.enumerate() {
+            for (flag, list, host) in lists {
+                let Some(&first) = list.get(nth) else { continue };
+                for rank in 0..group.data_parallel_size {
+                    let above = if first == 0 { 0 } else { rank };
+                    let Ok(port) = u16::try_from(u32::from(first) + above) else {
+                        return Err(ConfigError::Invalid(format!(
+                            "{flag} {first} leaves no port for rank {rank} of w{worker}"
+                        )));
+                    };
+                    if let Some(host) = host {
+                        // Rank r has the worker's port + r.
+                        claims.add(host, port, format!("{flag} for w{worker}/r{rank}"))?;
+                    }
                 }
             }
         }

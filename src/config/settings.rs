@@ -432,7 +432,8 @@ pub struct Settings {
     #[serde(default, deserialize_with = "ports")]
     pub zmq_kv_events_ports: Option<String>,
 
-    /// Serve the newest native event batches to readers that missed some: one first port per worker, comma separated.
+    /// Serve the newest native event batches to readers that missed some: one first port per worker, comma separated. Kept
+    /// are 10000 batches of each rank, as in vLLM, but no more than 16 MiB of them.
     #[arg(long, value_name = "PORTS")]
     #[serde(default, deserialize_with = "ports")]
     pub zmq_replay_ports: Option<String>,
@@ -624,9 +625,9 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nats_server: Option<String>,
 
-    /// NATS connections: one for the process, or one per worker.
+    /// NATS connections: one for the process, or one per worker. In a file also `connections`.
     #[arg(long, value_name = "CONNECTIONS")]
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(alias = "connections", skip_serializing_if = "Option::is_none")]
     pub nats_connections: Option<NatsConnections>,
 
     /// Seconds to keep trying to reach NATS at start.

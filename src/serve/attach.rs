@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
-use crate::config::{Brokers, Config, EventPlane, Group, RequestPlane, Settings};
+use crate::config::{Brokers, Config, EventPlane, Group, RequestPlane};
 use crate::transport::discovery::DiscoveryConfig;
 use crate::transport::nats::NatsAuth;
 use crate::transport::tls::{Pem, Trust};
 
 /// A frontend for the workers of a group; with several groups it is told which namespace is its own. `None`: none can
 /// attach.
-pub(super) fn command(config: &Config, settings: &Settings, group: &Group) -> Option<String> {
+pub(super) fn command(config: &Config, group: &Group) -> Option<String> {
     let mut words = Words::default();
     for (name, value) in config.frontend_environment(group) {
         words.set(name, &value);
@@ -18,10 +18,10 @@ pub(super) fn command(config: &Config, settings: &Settings, group: &Group) -> Op
     if group.uses_nats() {
         nats(config, &mut words);
     }
-    match (group.event_plane, &config.brokers, &settings.zmq_broker_url) {
-        (EventPlane::Zmq, Brokers::At(_), Some(url)) => words.set("DYN_ZMQ_BROKER_URL", url.trim()),
-        (EventPlane::Zmq, Brokers::Discovered, _) => words.set("DYN_ZMQ_BROKER_ENABLED", "true"),
-        (EventPlane::Zmq, Brokers::None | Brokers::At(_), _) | (EventPlane::Nats, _, _) => {}
+    match (group.event_plane, &group.brokers) {
+        (EventPlane::Zmq, Brokers::At { url, .. }) => words.set("DYN_ZMQ_BROKER_URL", url),
+        (EventPlane::Zmq, Brokers::Discovered) => words.set("DYN_ZMQ_BROKER_ENABLED", "true"),
+        (EventPlane::Zmq, Brokers::None) | (EventPlane::Nats, _) => {}
     }
     for variable in config.tls.frontend_variables() {
         match &variable.value {
@@ -156,9 +156,9 @@ mod tests {
             .iter()
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
             .collect();
-        let (merged, settings) = super::super::merge(&args, &variables).expect("settings");
+        let merged = super::super::merge(&args, &variables).expect("settings");
         let config = Config::resolve(&merged, &variables).expect("a config");
-        command(&config, &settings, &config.groups[0]).expect("a command")
+        command(&config, &config.groups[0]).expect("a command")
     }
 
     #[test]

@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 
 use super::attach;
 use crate::cluster::{Cluster, Facts};
-use crate::config::{Brokers, Config, EventPlane, Group, NativeEvents, NatsConnections, RequestPlane, Settings};
+use crate::config::{Brokers, Config, EventPlane, Group, NativeEvents, NatsConnections, RequestPlane};
 use crate::transport::discovery::DiscoveryConfig;
 
 /// All of it.
-pub(super) fn render(config: &Config, settings: &Settings, cluster: &Cluster) -> String {
+pub(super) fn render(config: &Config, cluster: &Cluster) -> String {
     let facts = cluster.facts();
     let mut text = format!("ghostfleet {}\n", env!("CARGO_PKG_VERSION"));
     let mut line = |name: &str, value: String| {
@@ -75,8 +75,10 @@ pub(super) fn render(config: &Config, settings: &Settings, cluster: &Cluster) ->
     if let Some(admin) = facts.admin {
         line("admin", format!("ghostfleet ctl --url http://{admin} top"));
     }
-    if let Some(native) = &config.native {
-        line("native", describe_native(native));
+    for group in &config.groups {
+        if let Some(native) = &group.native {
+            line("native", format!("[{}] {}", group.name, describe_native(native)));
+        }
     }
     line(
         "budget",
@@ -85,10 +87,7 @@ pub(super) fn render(config: &Config, settings: &Settings, cluster: &Cluster) ->
             facts.threads, facts.budget.idle, facts.budget.limit, config.seed
         ),
     );
-    let commands = config
-        .groups
-        .iter()
-        .filter_map(|group| attach::command(config, settings, group));
+    let commands = config.groups.iter().filter_map(|group| attach::command(config, group));
     let commands = distinct(commands);
     if commands.is_empty() {
         text.push_str("no frontend can attach: the map is inside this process");
@@ -115,13 +114,12 @@ fn distinct(texts: impl Iterator<Item = String>) -> Vec<String> {
 
 fn describe_native(native: &NativeEvents) -> String {
     let how = if native.connect { "connecting to" } else { "on" };
-    let mut ports = native.ports.iter().flatten();
-    let first = ports.next().copied().unwrap_or_default();
-    let last = ports.next_back().copied().unwrap_or(first);
-    let replay = if native.replay_ports.iter().any(Option::is_some) {
-        ", with replay"
-    } else {
+    let first = native.ports.first().copied().unwrap_or_default();
+    let last = native.ports.last().copied().unwrap_or(first);
+    let replay = if native.replay_ports.is_empty() {
         ""
+    } else {
+        ", with replay"
     };
     format!("{how} {}:{first} .. {last}{replay}", native.host)
 }
@@ -141,9 +139,11 @@ fn describe_planes(config: &Config, group: &Group, facts: &Facts) -> String {
         (RequestPlane::Tcp, None) => format!("tcp, one listener per worker{}", tls(config)),
         (RequestPlane::Nats, _) => nats(),
     };
-    let events = match (group.event_plane, &config.brokers) {
+    let events = match (group.event_plane, &group.brokers) {
         (EventPlane::Zmq, Brokers::None) => format!("zmq on {}", config.event_advertise),
-        (EventPlane::Zmq, Brokers::At(brokers)) => format!("zmq to brokers at {}", brokers.hosts().join(", ")),
+        (EventPlane::Zmq, Brokers::At { addresses, .. }) => {
+            format!("zmq to brokers at {}", addresses.hosts().join(", "))
+        }
         (EventPlane::Zmq, Brokers::Discovered) => "zmq to the brokers in discovery".to_owned(),
         (EventPlane::Nats, _) => nats(),
     };

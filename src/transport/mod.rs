@@ -3,6 +3,7 @@
 mod date;
 pub mod discovery;
 pub mod event_plane;
+mod host_port;
 pub mod http;
 pub mod intake;
 pub mod logprob;

@@ -194,3 +194,34 @@ fn settings_of_the_scheduler_are_accepted() {
         &["--block-size 1", "at least 2"],
     );
 }
+
+#[test]
+fn addresses_that_nobody_can_connect_to_are_refused_at_once() {
+    for (name, value, words) in [
+        (
+            "ETCD_ENDPOINTS",
+            "ftp://127.0.0.1:1",
+            ["ETCD_ENDPOINTS", "ftp://127.0.0.1:1", "http://host:2379"],
+        ),
+        (
+            "ETCD_ENDPOINTS",
+            "127.0.0.1:99999",
+            ["ETCD_ENDPOINTS", "127.0.0.1:99999", "http://host:2379"],
+        ),
+        (
+            "DYN_ZMQ_BROKER_URL",
+            "xsub=tcp://a:1,xpub=tcp://b:2,xpub=tcp://c:3",
+            ["DYN_ZMQ_BROKER_URL", "xpub=tcp://c:3", "has not the form"],
+        ),
+    ] {
+        let scene = Scene::new().set(name, value).set("DYN_DISCOVERY_BACKEND", "etcd");
+        assert_refused(&scene.run(&[]), &words);
+    }
+}
+
+#[test]
+fn the_number_of_nats_connections_has_a_short_name_in_files() {
+    let printed = Scene::new().with_file("connections = \"per-worker\"\n", &[]);
+    let printed = crate::scene::said(&printed);
+    assert!(printed.contains("nats_connections = \"per-worker\"  # "), "{printed}");
+}

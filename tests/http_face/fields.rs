@@ -172,3 +172,18 @@ async fn request_id_and_rank_come_from_headers() {
     let client = Client::send(&worker.face, "POST", "/v1/completions", headers, body.as_bytes()).await;
     assert_eq!(client.reply().await.status, 400);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_routing_key_comes_from_a_header_of_bounded_length() {
+    let mut worker = Worker::start();
+    let body = json!({ "prompt": "x" }).to_string();
+    let headers = "X-SMG-Routing-Key: tenant-a\r\n";
+    let client = Client::send(&worker.face, "POST", "/v1/completions", headers, body.as_bytes()).await;
+    let submission = worker.submitted().await;
+    assert_eq!(submission.request.routing_key.as_deref(), Some("tenant-a"));
+    tell(&submission, " y", FinishReason::Length);
+    assert_eq!(client.reply().await.status, 200);
+    let headers = format!("x-smg-routing-key: {}\r\n", "k".repeat(257));
+    let client = Client::send(&worker.face, "POST", "/v1/completions", &headers, body.as_bytes()).await;
+    assert_eq!(client.reply().await.status, 400);
+}

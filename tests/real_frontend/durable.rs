@@ -140,6 +140,46 @@ fn a_publisher_that_dies_and_a_server_that_goes_away_lose_no_event() {
 
 #[test]
 #[ignore = "needs nats-server and the Dynamo frontends: scripts/test"]
+fn a_frontend_outlives_faults_of_the_events_in_its_stream() {
+    let scene = Scene::start("--speedup-ratio 0");
+    let frontend = scene.frontend(1_000_000);
+    let client = frontend.client();
+    let mut owners = vec![(1, plant(&scene.fleet, client, 1))];
+    wait_known(&scene.fleet, client, &owners);
+    // Messages that nobody can read, and messages that say nothing true: requests are served all the same.
+    let mut topic = 2;
+    for fault in [
+        "* corrupt",
+        "* wrong_hash",
+        "* wrong_parent",
+        "* renumber first=0",
+        "* events.drop",
+    ] {
+        scene.fleet.disturb(&[fault]);
+        plant(&scene.fleet, client, topic);
+        topic += 1;
+    }
+    // What is told in good order, twice, late, or after a gap is known.
+    for fault in ["* events.duplicate copies=2", "* events.delay ms=300", "* gap ids=5"] {
+        scene.fleet.disturb(&[fault]);
+        owners.push((topic, plant(&scene.fleet, client, topic)));
+        wait_known(&scene.fleet, client, &owners);
+        topic += 1;
+    }
+    // Held until the fault ends.
+    scene.fleet.disturb(&["* events.hold"]);
+    owners.push((topic, plant(&scene.fleet, client, topic)));
+    let before = scene.events();
+    scene.fleet.disturb(&[]);
+    wait_known(&scene.fleet, client, &owners);
+    assert!(scene.events() > before);
+    // A late one replays all of it, what cannot be read included.
+    let late = scene.frontend(1_000_000);
+    wait_known(&scene.fleet, late.client(), &owners);
+}
+
+#[test]
+#[ignore = "needs nats-server and the Dynamo frontends: scripts/test"]
 fn busy_workers_are_known_from_the_load_figures_that_this_release_reads() {
     // 63 blocks to use each: a prompt of 40 is over half.
     let scene = Scene::start("--num-gpu-blocks-override 64");

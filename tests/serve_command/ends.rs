@@ -12,6 +12,11 @@ use crate::process::{Running, assert_refused, ghostfleet, model, run, serve};
 /// The command on a file system of its own that soon is full.
 fn serve_on_a_small_disk(directory: &Path, flags: &[&str]) -> Command {
     let mount = "mount -t tmpfs -o size=80k none \"$0\" && exec \"$@\"";
+    serve_on_a_disk_of(mount, directory, flags)
+}
+
+/// The command in a shell that makes a file system first.
+fn serve_on_a_disk_of(mount: &str, directory: &Path, flags: &[&str]) -> Command {
     let mut command = Command::new("unshare");
     let root = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap()) == 0;
     command.arg("--mount").args((!root).then_some("--map-root-user"));
@@ -82,6 +87,45 @@ fn a_disk_that_is_full_at_registration_is_told_and_given_up_after_the_stated_lim
         rest.contains("error: stopped before all workers were registered") && rest.contains("DYN_FILE_KV"),
         "{rest}"
     );
+}
+
+#[test]
+#[ignore = "needs to mount a file system: scripts/test"]
+fn a_disk_that_is_full_from_the_start_is_waited_for_until_the_stated_limit() {
+    let directory = TempDir::new().unwrap();
+    let mount = "mount -t tmpfs -o size=80k none \"$0\" && { head -c 90000 /dev/zero >\"$0/fill\"; exec \"$@\"; }";
+    let output = run(&mut serve_on_a_disk_of(
+        mount,
+        directory.path(),
+        &["--registration-timeout", "1"],
+    ));
+    let words = [
+        "discovery fails; waiting for room",
+        "waited 1 s for room (--registration-timeout)",
+        "No space left",
+        "free some space or choose another directory (DYN_FILE_KV)",
+    ];
+    assert_refused(&output, 1, &words);
+}
+
+#[test]
+#[ignore = "needs to mount a file system: scripts/test"]
+fn a_worker_that_finds_room_for_some_of_its_records_leaves_none_behind() {
+    let directory = TempDir::new().unwrap();
+    for kilobytes in [56, 64, 72] {
+        let mount = format!(
+            "mount -t tmpfs -o size={kilobytes}k none \"$0\" && {{ \"$@\"; code=$?; echo \"left:\" $(find \"$0\" -type f); \
+             exit $code; }}"
+        );
+        let output = run(&mut serve_on_a_disk_of(
+            &mount,
+            directory.path(),
+            &["--registration-timeout", "1"],
+        ));
+        assert_refused(&output, 1, &["of 20 workers could be registered"]);
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(said.ends_with("left:\n"), "of a disk of {kilobytes} KiB: {said}");
+    }
 }
 
 #[test]

@@ -68,6 +68,14 @@ pub enum DiscoveryError {
         /// Failure.
         source: io::Error,
     },
+    /// A disk that was full at the start and stayed so.
+    #[error("{error}; waited {} s for room (--registration-timeout)", waited.as_secs_f32())]
+    StillFull {
+        /// For how long.
+        waited: Duration,
+        /// The last failure.
+        error: Box<DiscoveryError>,
+    },
     /// The runtime that carries the store's work is shutting down.
     #[error("the discovery store has been shut down")]
     Closed,
@@ -77,6 +85,12 @@ impl DiscoveryError {
     /// Whether the same call may succeed a little later without any other action.
     pub fn is_transient(&self) -> bool {
         matches!(self, Self::Unreachable { .. })
+    }
+
+    /// Whether it is for want of room, which may come without anybody changing a setting.
+    pub(super) fn is_full_disk(&self) -> bool {
+        use io::ErrorKind::{QuotaExceeded, StorageFull};
+        matches!(self, Self::File { source, .. } if matches!(source.kind(), StorageFull | QuotaExceeded))
     }
 }
 

@@ -10,6 +10,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::attempts::{Attempts, pause_before};
 use super::{JetStreamError, NatsAuth, NatsOptions, Tally};
 use crate::transport::repeated::Repeated;
 use crate::transport::tls::{TlsError, Trust};
@@ -19,9 +20,6 @@ const ATTEMPT: Duration = Duration::from_secs(5);
 
 /// A server that is silent for two of these is gone: its machine may have ended without a word.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
-
-const FIRST_RETRY: Duration = Duration::from_millis(100);
-const MAX_RETRY: Duration = Duration::from_secs(2);
 
 /// Messages on their way from us to the client's own task; what has to wait for a lost server waits in an outbox.
 const CLIENT_QUEUE: usize = 256;
@@ -147,18 +145,17 @@ impl NatsConnector {
         &self.options
     }
 
-    /// Connects, trying again until [`NatsOptions::connect_limit`].
+    /// Connects, trying again until [`NatsOptions::connect_limit`], and once more then.
     ///
     /// # Errors
     /// [`NatsError`]; a refused sign-in is final and not tried again.
     pub async fn connect(&self) -> Result<NatsLink, NatsError> {
         let limit = self.options.connect_limit;
-        let deadline = Instant::now() + limit;
         let comebacks = Comebacks::default();
-        let mut wait = FIRST_RETRY;
+        let mut attempts = Attempts::within(limit, Instant::now());
         let mut reason = "no attempt came to an end".to_owned();
         loop {
-            match tokio::time::timeout_at(deadline, self.try_connect(&comebacks)).await {
+            match tokio::time::timeout_at(attempts.due(Instant::now()), self.try_connect(&comebacks)).await {
                 Ok(Ok(client)) => {
                     let (_, client) = watch::channel(Some(client));
                     return Ok(self.link(client, &comebacks));
@@ -167,15 +164,14 @@ impl NatsConnector {
                 Ok(Err(Attempt::Failed(why))) => reason = why,
                 Err(_) => {}
             }
-            if Instant::now() + wait >= deadline {
+            let Some(pause) = attempts.pause(Instant::now()) else {
                 return Err(NatsError::NotConnected {
                     addresses: self.options.addresses(),
                     limit,
                     reason,
                 });
-            }
-            tokio::time::sleep(wait).await;
-            wait = (wait * 2).min(MAX_RETRY);
+            };
+            tokio::time::sleep(pause).await;
         }
     }
 
@@ -187,7 +183,7 @@ impl NatsConnector {
         let link = self.link(client, &comebacks);
         runtime.spawn(async move {
             let connected = async {
-                let mut wait = FIRST_RETRY;
+                let mut failed = 0;
                 loop {
                     match connector.try_connect(&comebacks).await {
                         Ok(client) => return client,
@@ -198,8 +194,8 @@ impl NatsConnector {
                             }
                         }
                     }
-                    tokio::time::sleep(wait).await;
-                    wait = (wait * 2).min(MAX_RETRY);
+                    failed += 1;
+                    tokio::time::sleep(pause_before(failed)).await;
                 }
             };
             tokio::select! {
@@ -249,10 +245,7 @@ impl NatsConnector {
             .client_capacity(CLIENT_QUEUE)
             .subscription_capacity(SUBSCRIPTION_QUEUE)
             .max_reconnects(None)
-            .reconnect_delay_callback(|attempt| {
-                let doublings = u32::try_from(attempt.saturating_sub(1)).unwrap_or(u32::MAX).min(8);
-                (FIRST_RETRY * 2u32.pow(doublings)).min(MAX_RETRY)
-            });
+            .reconnect_delay_callback(pause_before);
         let options = self.encrypt(self.watch(options, Arc::clone(comebacks)))?;
         Ok(match &self.options.auth {
             NatsAuth::None => options,

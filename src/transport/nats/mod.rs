@@ -5,6 +5,7 @@
 //!
 //! Source: NATS client protocol as `async-nats` speaks it; variables as Dynamo 1.6.1 reads them.
 
+mod attempts;
 mod jetstream;
 mod link;
 mod options;

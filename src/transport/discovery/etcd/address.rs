@@ -1,16 +1,20 @@
 //! etcd addresses with a user in them: taken apart, because the client looks at the host alone.
 
 use crate::transport::discovery::name::percent_decode;
+use crate::transport::host_port;
 
 /// User and password.
 pub type User = (String, String);
 
 /// Addresses that cannot be used. The texts tell no password.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EtcdAddressError {
     /// Nothing in the list.
     #[error("names no server; use http://host:2379")]
     Empty,
+    /// Nothing that can be connected to.
+    #[error("has {0:?} in it, which is no address of an etcd server; use http://host:2379 or https://host:2379")]
+    Address(String),
     /// A user alone, or text that is not percent-encoded.
     #[error(
         "has a user without a password, or one that is not percent-encoded; use ETCD_AUTH_USERNAME and ETCD_AUTH_PASSWORD"
@@ -36,16 +40,23 @@ pub fn read(text: &str, variables: Option<User>) -> Result<(Vec<String>, Option<
             .split_once("://")
             .map_or(("", text), |(scheme, rest)| (scheme, rest));
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-        let Some((user, _)) = authority.rsplit_once('@') else {
-            endpoints.push(text.to_owned());
-            continue;
+        let (user, host) = match authority.rsplit_once('@') {
+            Some((user, host)) => (Some(user), host),
+            // What stands before it may be a password with a slash in it.
+            None if rest.contains('@') => return Err(EtcdAddressError::User),
+            None => (None, authority),
         };
-        let host = &rest[user.len() + 1..];
-        endpoints.push(if scheme.is_empty() {
-            host.to_owned()
+        let plain = &rest[user.map_or(0, |user| user.len() + 1)..];
+        let endpoint = if scheme.is_empty() {
+            plain.to_owned()
         } else {
-            format!("{scheme}://{host}")
-        });
+            format!("{scheme}://{plain}")
+        };
+        if !matches!(scheme, "" | "http" | "https") || host_port::split(host).is_none() {
+            return Err(EtcdAddressError::Address(endpoint));
+        }
+        endpoints.push(endpoint);
+        let Some(user) = user else { continue };
         let (name, password) = user.split_once(':').ok_or(EtcdAddressError::User)?;
         let user = percent_decode(name)
             .filter(|name| !name.is_empty())
@@ -86,6 +97,24 @@ mod tests {
     }
 
     #[test]
+    fn what_is_no_address_of_an_etcd_server_is_refused_without_its_password() {
+        for (text, shown) in [
+            ("ftp://127.0.0.1:1", "ftp://127.0.0.1:1"),
+            ("127.0.0.1:99999", "127.0.0.1:99999"),
+            ("http://h:1, http://u:secret@h:0", "http://h:0"),
+            ("http://", "http://"),
+            ("unix:///run/etcd", "unix:///run/etcd"),
+            ("http://::1:2379", "http://::1:2379"),
+        ] {
+            assert_eq!(
+                read(text, None),
+                Err(EtcdAddressError::Address(shown.to_owned())),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
     fn users_that_contradict_or_cannot_be_read_are_refused() {
         assert_eq!(read(" , ", None), Err(EtcdAddressError::Empty));
         assert_eq!(read("http://u:p@h:1", Some(user())), Err(EtcdAddressError::Twice));
@@ -93,7 +122,7 @@ mod tests {
             read("http://u:p@h:1,http://u:x@h:2", None),
             Err(EtcdAddressError::Several)
         );
-        for text in ["http://u@h:1", "http://u:%zz@h:1", "http://:p@h:1"] {
+        for text in ["http://u@h:1", "http://u:%zz@h:1", "http://:p@h:1", "http://u:p/q@h:1"] {
             assert_eq!(read(text, None), Err(EtcdAddressError::User), "{text}");
         }
     }

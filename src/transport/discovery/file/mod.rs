@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{MissedTickBehavior, sleep};
+use tokio::time::{Instant, MissedTickBehavior, sleep};
 
 use self::files::{Files, LeaseToken, Moment};
 use super::{DiscoveryError, GATHER_RENEWALS, Record, Renewal};
@@ -32,6 +32,9 @@ const QUEUE: usize = 64;
 /// Renewals that cross to the thread at once.
 const MAX_BATCH: usize = 1024;
 
+/// How often a full disk is looked at.
+const ROOM_LOOK: Duration = Duration::from_millis(200);
+
 /// Options of a file store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileOptions {
@@ -39,14 +42,17 @@ pub struct FileOptions {
     pub root: PathBuf,
     /// Age at which any participant deletes an untouched file; at least 1 s.
     pub ttl: Duration,
+    /// How long to wait at the start for room on a full disk.
+    pub room_limit: Duration,
 }
 
 impl Default for FileOptions {
-    /// `<system temp dir>/dynamo_store_kv` and 10 s, as Dynamo has them.
+    /// `<system temp dir>/dynamo_store_kv` and 10 s, as Dynamo has them; no wait.
     fn default() -> Self {
         Self {
             root: std::env::temp_dir().join("dynamo_store_kv"),
             ttl: Duration::from_secs(10),
+            room_limit: Duration::ZERO,
         }
     }
 }
@@ -73,18 +79,19 @@ struct RenewRequest {
 }
 
 impl FileStore {
-    /// Opens a directory, making it if need be, and starts to delete expired files in it.
+    /// Opens a directory, making it if need be, and starts to delete expired files in it. Waits for room on a full disk.
     ///
     /// # Errors
-    /// [`DiscoveryError::File`] when it cannot be made or written, [`DiscoveryError::Options`] for a TTL below 1 s.
+    /// [`DiscoveryError::File`] when it cannot be made or written, [`DiscoveryError::StillFull`] after
+    /// [`FileOptions::room_limit`], [`DiscoveryError::Options`] for a TTL below 1 s.
     pub async fn open(options: &FileOptions) -> Result<Self, DiscoveryError> {
-        let FileOptions { root, ttl } = options.clone();
+        let FileOptions { root, ttl, room_limit } = options.clone();
         if ttl < Duration::from_secs(1) {
             return Err(DiscoveryError::Options(format!(
                 "file discovery needs a TTL of at least 1 s, not {ttl:?}"
             )));
         }
-        let thread = FileThread::start(root, ttl).await?;
+        let thread = FileThread::start_with_room(root, ttl, room_limit).await?;
         let (renewals, requests) = mpsc::channel(MAX_BATCH);
         tokio::spawn(keep(thread.clone(), requests, ttl));
         Ok(Self { thread, renewals, ttl })
@@ -155,6 +162,30 @@ struct FileThread {
 }
 
 impl FileThread {
+    /// Starts as soon as the disk has room for it, within a limit.
+    async fn start_with_room(root: PathBuf, ttl: Duration, limit: Duration) -> Result<Self, DiscoveryError> {
+        let begun = Instant::now();
+        let mut told = false;
+        loop {
+            let error = match Self::start(root.clone(), ttl).await {
+                Ok(thread) => return Ok(thread),
+                Err(error) if error.is_full_disk() && !limit.is_zero() => error,
+                Err(error) => return Err(error),
+            };
+            let left = limit.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                return Err(DiscoveryError::StillFull {
+                    waited: limit,
+                    error: Box::new(error),
+                });
+            }
+            if !std::mem::replace(&mut told, true) {
+                tracing::warn!(%error, limit_s = limit.as_secs_f32(), "discovery fails; waiting for room");
+            }
+            sleep(ROOM_LOOK.min(left)).await;
+        }
+    }
+
     async fn start(root: PathBuf, ttl: Duration) -> Result<Self, DiscoveryError> {
         let (work, mut pieces) = mpsc::channel::<Work>(QUEUE);
         let (opened, outcome) = oneshot::channel();

@@ -9,7 +9,7 @@
 //! Batches published while an answer is on its way are not part of it: they reach the reader by its subscription.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
 use bytes::Bytes;
 
@@ -63,11 +63,18 @@ impl ReplayRing {
         }
         kept.bytes += batch.len();
         kept.batches.push_back(batch);
+        let mut early = 0;
         while kept.batches.len() > KEPT_BATCHES || (kept.bytes > KEPT_BYTES && kept.batches.len() > 1) {
+            early += u64::from(kept.batches.len() <= KEPT_BATCHES);
             if let Some(oldest) = kept.batches.pop_front() {
                 kept.bytes -= oldest.len();
                 kept.first += 1;
             }
+        }
+        let left = kept.batches.len();
+        drop(kept);
+        if early > 0 {
+            tell_early(early, left);
         }
     }
 
@@ -84,6 +91,19 @@ impl ReplayRing {
             None => vec![Bytes::new(), sequence, batch],
         }
     }
+}
+
+/// Batches went for their bytes, which does not happen to an engine: counted, and said once in a process.
+fn tell_early(batches: u64, left: usize) {
+    static TOLD: Once = Once::new();
+    metrics::counter!("ghostfleet_native_replay_batches_dropped_total").increment(batches);
+    TOLD.call_once(|| {
+        tracing::info!(
+            "a replay of native events has its newest {} MiB, {left} batches, where vLLM has {KEPT_BATCHES}; older ones \
+             are dropped and counted",
+            KEPT_BYTES >> 20
+        );
+    });
 }
 
 /// What a replay socket serves.
@@ -201,6 +221,22 @@ mod tests {
             ring.push(number, Bytes::from(vec![0; KEPT_BYTES / 2]));
         }
         assert_eq!(ring.range(), 3..5);
+    }
+
+    #[test]
+    fn batches_that_go_for_their_bytes_are_counted_and_those_that_go_by_number_are_not() {
+        let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+        metrics::with_local_recorder(&recorder, || {
+            let ring = ring(KEPT_BATCHES as u64 + 5, None);
+            assert_eq!(ring.range().start, 5);
+            let counted = || recorder.handle().render();
+            assert!(!counted().contains("dropped_total"), "{}", counted());
+            let next = ring.range().end;
+            ring.push(next, Bytes::from(vec![0; KEPT_BYTES]));
+            // The first of them goes by number.
+            let line = format!("ghostfleet_native_replay_batches_dropped_total {}", KEPT_BATCHES - 1);
+            assert!(counted().contains(&line), "{}", counted());
+        });
     }
 
     #[test]

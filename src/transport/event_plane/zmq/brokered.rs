@@ -18,6 +18,7 @@ use super::connection::talk;
 use super::publisher::{Member, Shared};
 use super::subscriber::Subscriber;
 use super::{Limits, ZmqStats};
+use crate::transport::host_port;
 
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const MAX_RETRY: Duration = Duration::from_secs(2);
@@ -55,9 +56,9 @@ impl BrokerAddresses {
     /// [`BrokerUrlError`] names the part.
     pub fn from_url(url: &str) -> Result<Self, BrokerUrlError> {
         let form = || BrokerUrlError::Form(url.to_owned());
-        let (first, second) = url.split_once(',').ok_or_else(form)?;
-        let parts = [first.trim(), second.trim()];
-        let part = |name: &str| parts.iter().find_map(|part| part.strip_prefix(name));
+        let parts: Vec<&str> = url.split(',').map(str::trim).collect();
+        let [first, second] = parts[..] else { return Err(form()) };
+        let part = |name: &str| [first, second].into_iter().find_map(|part| part.strip_prefix(name));
         let (for_publishers, for_routers) = part("xsub=").zip(part("xpub=")).ok_or_else(form)?;
         // Only subscribers connect there, but a slip in it is better told here than by a silent router.
         Self::new(for_routers.split(';').map(str::trim))?;
@@ -71,11 +72,9 @@ impl BrokerAddresses {
     pub fn new<'a>(urls: impl IntoIterator<Item = &'a str>) -> Result<Self, BrokerUrlError> {
         let addresses = urls.into_iter().map(|url| {
             let address = url.strip_prefix("tcp://").unwrap_or_default();
-            match address.rsplit_once(':') {
-                Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0) => {
-                    Ok(address.to_owned())
-                }
-                _ => Err(BrokerUrlError::Address(url.to_owned())),
+            match host_port::split(address) {
+                Some((_, Some(_))) => Ok(address.to_owned()),
+                Some((_, None)) | None => Err(BrokerUrlError::Address(url.to_owned())),
             }
         });
         let mut addresses = addresses.collect::<Result<Vec<_>, _>>()?;
@@ -223,6 +222,11 @@ mod tests {
             "xsub=tcp://a:1",
             "xsub=tcp://a:1,xsub=tcp://b:2",
             "xsub=tcp://a:1,xpub=tcp://b:2,more",
+            "xsub=tcp://a:1,xpub=tcp://b:2,xpub=tcp://c:3",
+            "xsub=tcp://a:1,xpub=tcp://b:2,xsub=tcp://c:3",
+            "xsub=tcp://a:1,xpub=tcp://b:2,",
+            "xsub=tcp://a:99999,xpub=tcp://b:2",
+            "xsub=tcp://a/b:1,xpub=tcp://b:2",
             "xsub=ipc:///a,xpub=tcp://b:2",
             "xsub=tcp://a,xpub=tcp://b:2",
             "xsub=tcp://a:0,xpub=tcp://b:2",
