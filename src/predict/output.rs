@@ -131,15 +131,15 @@ pub(crate) fn print(out: &mut dyn Write, text: &str) -> Result<(), PredictError>
 pub fn run(args: &PredictArgs, out: &mut dyn Write) -> Result<(), PredictError> {
     let shared = &args.shared;
     let document = yaml::load(&shared.config, &shared.overrides)?;
+    if let Some(html) = &args.html {
+        destination::check(html)?;
+    }
+    let stop = stop_flag()?;
     let results = Results::new(
         &shared.output_dir,
         &["prediction.json", "requests.jsonl"],
         shared.overwrite,
     )?;
-    if let Some(html) = &args.html {
-        destination::check(html)?;
-    }
-    let stop = stop_flag()?;
     let records = results.path("requests.jsonl");
     let started = Instant::now();
     let adjust = |lowered: &mut super::Lowered| {

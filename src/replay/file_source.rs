@@ -232,6 +232,10 @@ impl<F: TurnFile> Source for FileSource<F> {
         }
     }
 
+    fn has_times(&self) -> bool {
+        matches!(self.load, Load::Timestamps { .. })
+    }
+
     fn is_drained(&self) -> bool {
         self.ended == self.file.total()
     }

@@ -347,6 +347,10 @@ impl Source for SessionSource {
         }
     }
 
+    fn has_times(&self) -> bool {
+        matches!(self.load, Load::Timestamps { .. })
+    }
+
     fn is_drained(&self) -> bool {
         self.ended == self.trace.turns.len() as u64
     }

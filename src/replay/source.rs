@@ -94,6 +94,11 @@ pub trait Source {
         false
     }
 
+    /// Whether first requests come at times of their own, not when others end.
+    fn has_times(&self) -> bool {
+        false
+    }
+
     /// Name of the request, where the workload has one.
     fn request_name(&self, _tag: u32) -> Option<&str> {
         None

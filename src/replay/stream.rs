@@ -154,6 +154,10 @@ impl<R: BufRead> Source for StreamSource<R> {
         held.map_or_else(|| Vec::new().into(), |held| held.prompt.prompt())
     }
 
+    fn has_times(&self) -> bool {
+        matches!(self.load, Load::Timestamps { .. })
+    }
+
     fn is_drained(&self) -> bool {
         self.ended == self.scan.rows
     }

@@ -338,3 +338,36 @@ fn pages_of_two_runs_show_both() {
     ];
     refuse(at, &broken, 2, &["--html"]);
 }
+
+#[test]
+fn an_interrupted_prediction_writes_what_it_has_and_marks_it() {
+    let directory = TempDir::new().unwrap();
+    let at = directory.path();
+    std::fs::write(
+        at.join("long.yaml"),
+        "engine: {model: m, hardware: h}\ntraffic: {stop: {requests: 4000000}}\n",
+    )
+    .unwrap();
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_ghostfleet"))
+        .current_dir(at)
+        .args(["predict", "--config", "long.yaml"])
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    // The directory of the results is made when signals are handled.
+    while !at.join("ghostfleet-output").exists() {
+        assert!(child.try_wait().unwrap().is_none(), "it ended early");
+        std::thread::yield_now();
+    }
+    let kill = std::process::Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status();
+    assert!(kill.unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert!(said.contains("prediction.json is a partial report"), "{said}");
+    let found = json(&at.join("ghostfleet-output/prediction.json"));
+    assert_eq!(found["summary"]["partial"], true);
+}

@@ -163,6 +163,29 @@ fn a_response_server_that_cannot_be_trusted_hears_nothing() {
 }
 
 #[test]
+fn a_response_server_that_wants_a_certificate_which_the_worker_has_not_completes_nothing() {
+    let scratch = TempDir::new().unwrap();
+    let authority = Authority::new(scratch.path(), "authority");
+    let (path, own) = (authority.path(), authority.loopback("worker"));
+    let mut variables = variables(&path, &own);
+    variables.retain(|(name, _)| !name.starts_with("DYN_TCP_TLS_CLIENT_"));
+    let fleet = Fleet::start(&[], &variables).unwrap();
+    let frontend = Frontend::new(&authority);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let address = fleet.address();
+    // Of short answers everything is out before the refusal comes.
+    for tokens in [1, 1, 1, 2000] {
+        let refused = runtime.block_on(frontend.call(&address, tokens));
+        refused.err().expect("no certificate, no answer");
+    }
+    fleet.until("all calls are over", |fleet| {
+        let worker = fleet.cluster.snapshot().workers.remove(0);
+        assert_eq!(worker.completed_total, 0);
+        (worker.open_streams, worker.cancelled_total) == (0, 4)
+    });
+}
+
+#[test]
 fn a_server_name_stands_in_for_the_address() {
     let scene = Scene::start(&[], |_| {
         vec![("DYN_TCP_TLS_SERVER_NAME", PathBuf::from("frontend.test"))]

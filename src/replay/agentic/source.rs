@@ -528,6 +528,7 @@ fn named<'a>(nodes: &'a [Node], plays: &'a [Play], node: u32) -> Named<'a> {
 #[cfg(test)]
 mod tests {
     use super::super::graph::{Dependency, Relation};
+    use super::super::ids::tests::Shared;
     use super::*;
 
     fn request(name: &str, waits_for: &[&str]) -> AgenticRequest {
@@ -616,6 +617,63 @@ mod tests {
         let mut other = graph.clone();
         other[1].dependencies[0].delay_ms = 6.0;
         assert_ne!(one.digest, run(&other, 5).digest);
+    }
+
+    /// A small graph whose hash ids are in `file`.
+    fn away(file: &Shared) -> Graph {
+        let mut sink = file.sink();
+        let mut requests = vec![request("a", &[]), request("b", &["a"])];
+        for (request, ids) in requests.iter_mut().zip([vec![1, 2, 1 << 40], vec![1, 2, 7]]) {
+            request.input_tokens = 11;
+            request.hash_ids = sink.put(ids).unwrap();
+        }
+        Graph {
+            requests,
+            block_tokens: 4,
+            origin: GraphOrigin::default(),
+            rules: Semantics::V1_6_1,
+            ids: sink.finish().unwrap(),
+        }
+    }
+
+    #[test]
+    fn a_graph_whose_prompts_are_away_has_the_digest_and_the_blocks_of_one_that_is_here() {
+        let file = Shared::default();
+        let graph = away(&file);
+        let mut here = graph.clone();
+        for request in &mut here.requests {
+            request.hash_ids = graph.ids.get(&request.hash_ids).unwrap().into_owned().into();
+        }
+        let mut away = AgenticSource::new(graph, 1.0, None).unwrap();
+        let mut here = AgenticSource::new(here, 1.0, None).unwrap();
+        assert_eq!(away.graph(), here.graph());
+        let mut prompts = Vec::new();
+        for now in [SimTime::ZERO, SimTime::of_ms(9.0)] {
+            let tag = away.take(now).unwrap().tag;
+            assert_eq!(here.take(now).unwrap().tag, tag);
+            let prompt = away.prompt(tag).to_vec();
+            // Ids that fit a token stand for themselves in both.
+            assert_eq!(prompt[..8], here.prompt(tag).to_vec()[..8]);
+            assert_eq!(prompt.len(), 11);
+            prompts.push(prompt);
+            for source in [&mut away, &mut here] {
+                source.ended(tag, SimTime::of_ms(1.0), Terminal::Completed);
+            }
+            assert!(away.held.is_empty());
+        }
+        assert_eq!(prompts[0][..8], prompts[1][..8]);
+        assert_ne!(prompts[0][8..], prompts[1][8..]);
+    }
+
+    #[test]
+    fn prompts_that_cannot_be_read_back_are_an_error() {
+        let file = Shared::default();
+        let graph = away(&file);
+        let mut source = AgenticSource::new(graph.clone(), 1.0, None).unwrap();
+        file.clear();
+        assert!(source.take(SimTime::ZERO).is_none());
+        assert_eq!((source.next_at(), source.failure().is_some()), (None, true));
+        assert!(matches!(AgenticSource::new(graph, 1.0, None), Err(GraphError::Lost(_))));
     }
 
     #[test]

@@ -223,7 +223,6 @@ impl Harness {
                 if self.looks_between_passes && waiting == 0 {
                     // The only worker of Dynamo 1.4.2 has gone on to the next arrival before it looks at the clock.
                     self.now = next;
-                    self.take_arrivals(source);
                 }
                 break;
             }
@@ -437,12 +436,16 @@ impl Harness {
     }
 
     /// What is under way when the clock stops: the answer that is complete counts also where its prefill worker still holds
-    /// it. A pass does not, but for the only worker of Dynamo 1.4.2, which looks at the clock between passes only.
+    /// it. A pass does not, but for the only worker of Dynamo 1.4.2, which looks at the clock between passes only, when it
+    /// has taken in who came meanwhile.
     fn cut_off(&mut self, source: &mut dyn Source) {
         if self.looks_between_passes {
             while let Some(Reverse((at, place))) = self.passes.pop() {
                 self.now = at;
                 self.finish_pass(place, source);
+            }
+            if source.has_times() {
+                self.take_arrivals(source);
             }
         }
         for (id, flight) in self.flights.take_all() {

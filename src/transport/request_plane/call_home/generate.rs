@@ -1,5 +1,6 @@
 //! The `generate` endpoint of a worker: decode the request, dial back, submit, mind the stream.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,6 +13,7 @@ use crate::faults::WorkerFaults;
 use crate::faults::draw::Dice;
 use crate::faults::kind::{GateFault, RequestFault, ResponseFault};
 use crate::transport::intake::{Failure, Intake, Leg, Refusal, Submission, TokenSink, next_request_id};
+use crate::transport::request_plane::control::Control;
 use crate::transport::request_plane::endpoint::{Call, Endpoint};
 use crate::transport::request_plane::figures::{CallError, CallInFlight, EndpointFigures};
 use crate::transport::request_plane::request::{Asked, PreprocessedRequest};
@@ -87,12 +89,11 @@ impl GenerateEndpoint {
         let answer = self.counts.answers.begin(next_request_id(), &call.control);
         let ended = self.stream(call, &answer).await;
         self.counts.answers.end(answer.id);
-        let counter = match ended {
+        let counter = match &ended {
             Some((Ended::Complete, Told::Answer)) => &self.counts.completed,
             Some((Ended::Complete, Told::Error)) => &self.counts.failed,
-            Some((Ended::Cancelled | Ended::Stalled | Ended::Broken | Ended::GivenUp, _)) | None => {
-                &self.counts.cancelled
-            }
+            Some((Ended::Cancelled | Ended::Stalled | Ended::Broken | Ended::GivenUp | Ended::Refused(_), _))
+            | None => &self.counts.cancelled,
         };
         counter.fetch_add(1, Ordering::Relaxed);
         let figures = &self.counts.figures;
@@ -100,7 +101,7 @@ impl GenerateEndpoint {
             None => figures.count_error(CallError::ResponseStream),
             Some((Ended::Cancelled, _)) => figures.count_cancelled(),
             Some((Ended::Stalled | Ended::GivenUp, _)) => figures.count_error(CallError::PublishResponse),
-            Some((Ended::Complete | Ended::Broken, _)) => {}
+            Some((Ended::Complete | Ended::Broken | Ended::Refused(_), _)) => {}
         }
         drop(open);
     }
@@ -113,8 +114,7 @@ impl GenerateEndpoint {
         let socket = match self.dialer.dial_by(control.address, detour).await {
             Ok(socket) => Arc::new(socket),
             Err(error) => {
-                metrics::counter!("ghostfleet_call_home_failures_total").increment(1);
-                tracing::warn!(address = %control.address, request = %control.id, %error, "cannot dial the response server");
+                count_unreached(&control, &error);
                 return None;
             }
         };
@@ -164,11 +164,16 @@ impl GenerateEndpoint {
         sink.flush();
         let ended = stream::mind(&socket, &sink, &self.dialer.limits).await;
         self.counts.figures.count_sent(sink.sent_bytes());
-        match ended {
+        match &ended {
             // One of several answers may have failed while the others run.
             Ended::Complete if ids.len() > 1 => self.cancel(&ids),
             Ended::Complete | Ended::Broken => {}
             Ended::Cancelled | Ended::GivenUp => self.cancel(&ids),
+            Ended::Refused(why) => {
+                count_unreached(&control, &why);
+                self.cancel(&ids);
+                return None;
+            }
             Ended::Stalled => {
                 metrics::counter!("ghostfleet_streams_cancelled_total", "reason" => "stalled_reader").increment(1);
                 tracing::warn!(address = %control.address, request = %control.id, "reader stalled; request cancelled");
@@ -289,6 +294,12 @@ impl OpenStream {
             _call: counts.figures.begin(request_bytes),
         }
     }
+}
+
+/// A response server to which no answer gets.
+fn count_unreached(control: &Control, error: &dyn fmt::Display) {
+    metrics::counter!("ghostfleet_call_home_failures_total").increment(1);
+    tracing::warn!(address = %control.address, request = %control.id, %error, "cannot dial the response server");
 }
 
 impl Drop for OpenStream {

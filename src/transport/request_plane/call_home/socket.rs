@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use socket2::SockRef;
 use tokio::net::TcpStream;
-use tokio_rustls::rustls::ClientConnection;
+use tokio_rustls::rustls::{self, AlertDescription, ClientConnection};
 
 use super::AnswerLimits;
 use crate::faults::draw::Dice;
@@ -141,6 +141,25 @@ impl ResponseSocket {
         }
     }
 
+    /// Why the peer has turned the connection down, if it has. In TLS 1.3 the handshake ends on this side before the peer
+    /// has looked at our certificate, so that its word may come when an answer is out already. Ask when the connection is
+    /// of no use any more: what else comes is thrown away.
+    pub(super) fn refusal(&self) -> Option<String> {
+        let mut tls = lock(self.tls.as_ref()?);
+        loop {
+            match tls.process_new_packets() {
+                Ok(_) => {}
+                Err(rustls::Error::AlertReceived(alert)) => return Some(words(alert)),
+                Err(_) => return None,
+            }
+            // Nobody reads an answer's socket for more than a few bytes of control.
+            let _ = tls.reader().read(&mut [0; 64]);
+            if !matches!(tls.read_tls(&mut NoWait(&self.stream)), Ok(1..)) {
+                return None;
+            }
+        }
+    }
+
     /// Waits until it may take bytes again.
     pub(super) async fn writable(&self) -> io::Result<()> {
         self.stream.writable().await
@@ -175,6 +194,15 @@ impl ResponseSocket {
             }
         }
     }
+}
+
+fn words(alert: AlertDescription) -> String {
+    let hint = if alert == AlertDescription::CertificateRequired {
+        "; it asks for a certificate: set DYN_TCP_TLS_CLIENT_CERT_PATH and DYN_TCP_TLS_CLIENT_KEY_PATH"
+    } else {
+        ""
+    };
+    format!("TLS handshake failed: the response server says {alert:?}{hint}")
 }
 
 /// A panic in the middle of a record leaves a broken connection, which the peer notices; nothing else depends on it.

@@ -13,7 +13,7 @@ use crate::transport::request_plane::response::{self, StreamControl};
 use crate::transport::request_plane::two_part;
 
 /// How a stream ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ended {
     /// Everything was sent and the frontend closed (or had its time to).
     Complete,
@@ -25,13 +25,16 @@ pub enum Ended {
     Broken,
     /// The reader was given up by the sink; the connection is reset.
     GivenUp,
+    /// The frontend's TLS turned the connection down, which it may say after the handshake has ended here.
+    Refused(String),
 }
 
 /// Minds the socket to its end. On every result but `Complete` the caller has to cancel the request.
 pub async fn mind(stream: &ResponseSocket, sink: &SocketSink, limits: &AnswerLimits) -> Ended {
     let ended = watch(stream, sink, limits).await;
+    let ended = stream.refusal().map_or(ended, Ended::Refused);
     match ended {
-        Ended::Complete | Ended::Cancelled => {}
+        Ended::Complete | Ended::Cancelled | Ended::Refused(_) => {}
         // The last reference that closes the socket sends a reset.
         Ended::Stalled | Ended::Broken | Ended::GivenUp => stream.reset_on_close(),
     }
