@@ -12,6 +12,7 @@ use actix::prelude::*;
 use super::clock::Clock;
 use super::death::Death;
 use super::fleet::{CommandError, DrainWorker, FindRanks, Fleet, Kill, Restart};
+use super::liveness::Child;
 use super::path::ActorPath;
 use super::rank::DropCache;
 use super::registry::Registry;
@@ -118,6 +119,17 @@ impl FaultDesk {
                 async move {
                     for step in steps {
                         let (path, outcome) = perform(&fleet, &step).await;
+                        let outcome = match (&step.act, outcome) {
+                            // What it was for is so already: other faults and commands strike, too.
+                            (
+                                Act::Crash { actor: None } | Act::Panic { actor: None },
+                                Err(CommandError::NotAlive(_)),
+                            )
+                            | (Act::Restart { .. }, Err(CommandError::Alive(_))) => Ok(()),
+                            // Nobody is left to be struck.
+                            (_, Err(CommandError::Stopped)) => return,
+                            (_, outcome) => outcome,
+                        };
                         journal.note(Event::Done {
                             id: Some(step.fault),
                             path,
@@ -201,14 +213,25 @@ pub(super) async fn restart_when_gone(
 }
 
 /// What cannot be carried out is refused when the fault is added: children that no worker has.
-fn check(fault: &Fault) -> Result<(), FaultError> {
+fn check(fault: &Fault, registry: &Registry) -> Result<(), FaultError> {
     let Kind::Life(LifeFault::Crash { actor, .. } | LifeFault::Panic { actor }) = &fault.kind else {
         return Ok(());
     };
-    match actor.as_deref().map(|actor| format!("w0/{actor}").parse::<ActorPath>()) {
-        None | Some(Ok(_)) => Ok(()),
-        Some(Err(error)) => Err(FaultError::Line(format!("actor: {error}"))),
+    let Some(actor) = actor.as_deref() else { return Ok(()) };
+    let path: Result<ActorPath, _> = format!("w0/{actor}").parse();
+    let path = path.map_err(|error| FaultError::Line(format!("actor: {error}")))?;
+    let rank = match path.child {
+        Some(Child::Rank(rank) | Child::Kv(rank) | Child::Native(rank)) => rank,
+        Some(Child::Worker(_) | Child::Metrics | Child::Lease | Child::Rendezvous) | None => return Ok(()),
+    };
+    let ranks = registry.entries().iter().map(|entry| entry.ranks()).max().unwrap_or(0);
+    if (rank as usize) < ranks {
+        return Ok(());
     }
+    Err(FaultError::Line(format!(
+        "actor: no worker of this fleet has {actor}; ranks go up to r{}",
+        ranks.saturating_sub(1)
+    )))
 }
 
 impl Actor for FaultDesk {
@@ -223,7 +246,7 @@ impl Handler<ChangeFaults> for FaultDesk {
     type Result = Result<Vec<FaultId>, FaultError>;
 
     fn handle(&mut self, ChangeFaults { remove, add }: ChangeFaults, ctx: &mut Self::Context) -> Self::Result {
-        add.iter().try_for_each(check)?;
+        add.iter().try_for_each(|fault| check(fault, &self.registry))?;
         let remove = remove.unwrap_or_else(|| self.ledger.list().iter().map(|listed| listed.id).collect());
         let fleet = self.registry.candidates();
         let (ids, turn) = self.ledger.change(&remove, add, self.clock.now(), &fleet)?;

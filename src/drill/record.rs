@@ -176,6 +176,19 @@ impl Request {
 }
 
 impl Failure {
+    /// Every kind but `http_<status>`.
+    pub const KINDS: [&str; 9] = [
+        "connect",
+        "reset",
+        "error_event",
+        "truncated",
+        "malformed",
+        "timeout",
+        "first_token_timeout",
+        "unfinished",
+        "not_sent",
+    ];
+
     /// Whether its client waited in vain.
     pub fn is_wait(&self) -> bool {
         matches!(self.kind.as_str(), "timeout" | "first_token_timeout" | "unfinished")

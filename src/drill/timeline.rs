@@ -135,13 +135,26 @@ impl Timeline {
         self
     }
 
-    /// The moments, with the workers that their faults have struck.
+    /// The moments, with the workers that their faults have struck and what these could not do to them.
     pub(super) fn tell(mut self, journal: &[Entry]) -> Vec<Moment> {
         for entry in journal {
-            if let Event::Opened { id, workers } = &entry.event
-                && let Some(moment) = self.faults.get(id).and_then(|index| self.moments.get_mut(*index))
-            {
+            let (Event::Opened { id, .. } | Event::Done { id: Some(id), .. }) = &entry.event else {
+                continue;
+            };
+            let Some(moment) = self.faults.get(id).and_then(|index| self.moments.get_mut(*index)) else {
+                continue;
+            };
+            if let Event::Opened { workers, .. } = &entry.event {
                 moment.victims.extend(workers.iter().map(|worker| worker.0));
+            }
+            if let Event::Done {
+                act,
+                path,
+                error: Some(error),
+                ..
+            } = &entry.event
+            {
+                moment.errors.push(format!("{act} {path}: {error}"));
             }
         }
         for moment in &mut self.moments {

@@ -44,9 +44,8 @@ impl PredictError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) => 2,
-            Self::Run(RunError::Interrupted(_)) => 130,
+            Self::Run(RunError::Interrupted(_)) | Self::Interrupted => 130,
             Self::Run(_) | Self::Write(..) | Self::NoCandidate(_) => 1,
-            Self::Interrupted => 130,
         }
     }
 }

@@ -84,17 +84,21 @@ impl SimTime {
     }
 }
 
+fn in_ms(span: Duration) -> f64 {
+    span.as_secs_f64() * 1000.0
+}
+
 impl Add<Duration> for SimTime {
     type Output = Self;
     fn add(self, span: Duration) -> Self {
-        self.after_ms(span.as_secs_f64() * 1000.0)
+        self.after_ms(in_ms(span))
     }
 }
 
 impl Sub<Duration> for SimTime {
     type Output = Self;
     fn sub(self, span: Duration) -> Self {
-        Self::of_ms(self.as_ms() - span.as_secs_f64() * 1000.0)
+        Self::of_ms(self.as_ms() - in_ms(span))
     }
 }
 

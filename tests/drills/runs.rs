@@ -204,3 +204,20 @@ fn a_router_may_be_made_when_the_fleet_is_up() {
     assert_eq!(report.verdict, Verdict::Pass, "{}", report.text());
     assert!(report.record.has_frontend);
 }
+
+#[test]
+fn a_step_that_strikes_an_actor_that_is_not_there_leaves_no_verdict() {
+    for (actor, words) in [
+        ("r9", "ranks go up to r0"),
+        ("rendezvous", "there is no actor w0/rendezvous"),
+    ] {
+        let scenario = scenario(
+            "rate = 10\nprompt_tokens = 20\noutput_tokens = 2",
+            &format!("[[at]]\nat = \"200ms\"\ndo = \"w0 crash actor={actor}\"\n[[check]]\nexpect = \"failed == 0\""),
+        );
+        let report = run_with(&scenario, 1);
+        assert_eq!(report.verdict, Verdict::Error, "{actor}");
+        let errors = &report.record.moments[0].errors;
+        assert!(errors.iter().any(|error| error.contains(words)), "{errors:?}");
+    }
+}

@@ -2,6 +2,7 @@
 
 use super::{Condition, Figure, Held, Latency, Names, Point, Quantity, Relation, STRETCH, Stat, Unit, Value, Whom};
 use crate::config::layers::unknown_of;
+use crate::drill::record::Failure;
 use crate::drill::scenario::span::Span;
 use crate::faults::Selector;
 
@@ -138,7 +139,7 @@ impl Reader<'_> {
         }
         let word = self.need("a quantity")?;
         if let Some(kind) = word.strip_prefix("failed(").and_then(|rest| rest.strip_suffix(')')) {
-            return Ok(Quantity::Failed(Some(kind.to_owned())));
+            return failure_kind(kind).map(|kind| Quantity::Failed(Some(kind)));
         }
         match read_stat(&word) {
             Some(stat) => self.latency().map(|latency| Quantity::Latency(stat, latency)),
@@ -360,6 +361,17 @@ impl Reader<'_> {
     }
 }
 
+/// A way to fail, as requests are counted.
+fn failure_kind(word: &str) -> Result<String, String> {
+    let status = word.strip_prefix("http_");
+    let is_status =
+        status.is_some_and(|code| code.len() == 3 && code.parse().is_ok_and(|code| (100..600).contains(&code)));
+    if is_status || Failure::KINDS.contains(&word) {
+        return Ok(word.to_owned());
+    }
+    Err(unknown_of(word, &[&Failure::KINDS[..], &["http_503"]].concat()).replace("key", "failure"))
+}
+
 fn read_stat(word: &str) -> Option<Stat> {
     match word {
         "mean" => Some(Stat::Mean),
@@ -491,6 +503,9 @@ mod tests {
             ("no request reaches w1 after lunch", "no moment"),
             ("no request reaches victim(lunch)", "no moment"),
             ("error_rate < 1% sometimes", "unknown word"),
+            ("failed(timout) == 0", "did you mean `timeout`"),
+            ("failed(http503) == 0", "did you mean `http_503`"),
+            ("failed(foo) == 0", "known failures: connect"),
             ("leaked streams == 0 within 3s", "one number"),
             ("victims < 2x", "no baseline"),
             ("error_rate < 1% over 1ms", "says nothing"),

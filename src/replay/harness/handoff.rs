@@ -20,6 +20,8 @@ use super::{Due, Harness, Place};
 pub(super) const PREFILL: u8 = 0;
 
 /// Rules and orders of a disaggregated fleet.
+// Each of the rules is one that a release or an engine has or has not.
+#[allow(clippy::struct_excessive_bools)]
 pub(super) struct Handoffs {
     transfer: KvTransfer,
     /// Only what the destination lacks travels.

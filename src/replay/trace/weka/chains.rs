@@ -97,9 +97,11 @@ pub(super) fn conversations(steps: &Steps, mut members: Vec<usize>) -> Vec<Chain
     members.sort_by(|&a, &b| steps[a].compare(&steps[b]));
     let preamble = has_preamble(steps, &members).then(|| members.remove(0));
     let mut chains = Chains::new(steps);
-    members.into_iter().for_each(|at| chains.take(at));
+    for at in members {
+        chains.take(at);
+    }
     chains.join_forks();
-    let mut found: Vec<Chain> = chains.chains.into_iter().filter(|chain| !chain.joined).collect();
+    let mut found: Vec<Chain> = chains.found.into_iter().filter(|chain| !chain.joined).collect();
     found.sort_by(|a, b| steps[a.steps[0]].compare(&steps[b.steps[0]]));
     if let (Some(preamble), Some(main)) = (preamble, found.first_mut()) {
         main.steps.push(preamble);
@@ -135,7 +137,7 @@ fn in_common(a: &[u64], b: &[u64]) -> usize {
 
 struct Chains<'a> {
     steps: &'a Steps,
-    chains: Vec<Chain>,
+    found: Vec<Chain>,
     /// Chain of each step, before any was joined.
     of_step: HashMap<usize, usize, FxBuildHasher>,
     /// Chains that forked off each step.
@@ -146,7 +148,7 @@ impl<'a> Chains<'a> {
     fn new(steps: &'a Steps) -> Self {
         Self {
             steps,
-            chains: Vec::new(),
+            found: Vec::new(),
             of_step: HashMap::default(),
             forks: HashMap::default(),
         }
@@ -154,8 +156,8 @@ impl<'a> Chains<'a> {
 
     /// Finds the chain of the next step.
     fn take(&mut self, at: usize) {
-        if self.chains.is_empty() {
-            self.chains.push(Chain::default());
+        if self.found.is_empty() {
+            self.found.push(Chain::default());
             return self.push(0, at);
         }
         let hashes = self.steps[at].hashes();
@@ -165,12 +167,12 @@ impl<'a> Chains<'a> {
         if let Some(chain) = self.continued_by(at) {
             return self.push(chain, at);
         }
-        if self.chains.iter().all(|chain| chain.tail.is_none()) {
+        if self.found.iter().all(|chain| chain.tail.is_none()) {
             return self.push(0, at);
         }
         let (off, depth) = self.closest(hashes);
-        let chain = self.chains.len();
-        self.chains.push(Chain {
+        let chain = self.found.len();
+        self.found.push(Chain {
             fork: Some(Fork {
                 off,
                 depth,
@@ -186,7 +188,7 @@ impl<'a> Chains<'a> {
 
     fn push(&mut self, chain: usize, at: usize) {
         self.of_step.insert(at, chain);
-        self.chains[chain].push(self.steps, at);
+        self.found[chain].push(self.steps, at);
     }
 
     /// The chain that a step goes on: the one with the longest latest prompt, the first of several.
@@ -195,7 +197,7 @@ impl<'a> Chains<'a> {
         let mut best = None;
         let mut longest = 0;
         for (chain, tail) in self
-            .chains
+            .found
             .iter()
             .enumerate()
             .filter_map(|(at, chain)| Some((at, chain.tail?)))
@@ -219,7 +221,7 @@ impl<'a> Chains<'a> {
     fn closest(&self, hashes: &[u64]) -> (Option<usize>, usize) {
         let mut best = None;
         let mut most = (0, 0);
-        for chain in &self.chains {
+        for chain in &self.found {
             let tail = chain.tail_hashes(self.steps);
             let key = (in_common(tail, hashes), tail.len());
             if key.0 > 0 && key > most {
@@ -238,25 +240,25 @@ impl<'a> Chains<'a> {
         let mut looked_at: HashSet<usize, FxBuildHasher> = HashSet::default();
         while let Some((_, at)) = open.pop_first() {
             let owner = self.of_step[&at];
-            if !looked_at.insert(at) || self.chains[owner].tail != Some(at) {
+            if !looked_at.insert(at) || self.found[owner].tail != Some(at) {
                 continue;
             }
             let forks = self.forks.get(&at).into_iter().flatten().copied();
-            let forks: Vec<usize> = forks.filter(|&fork| !self.chains[fork].joined).collect();
+            let forks: Vec<usize> = forks.filter(|&fork| !self.found[fork].joined).collect();
             let heirs = forks.iter().copied().filter(|&fork| self.may_be_heir(fork, at));
             let Some(heir) = heirs.max_by(|&a, &b| self.compare_heirs(a, b)) else {
                 continue;
             };
             self.join(heir, owner);
-            let Some(tail) = self.chains[owner].tail else { continue };
+            let Some(tail) = self.found[owner].tail else { continue };
             for fork in forks.into_iter().filter(|&fork| fork != heir) {
-                let first = &steps[self.chains[fork].steps[0]];
+                let first = &steps[self.found[fork].steps[0]];
                 let depth = in_common(steps[tail].hashes(), first.hashes());
                 // Nothing forks off what comes later.
                 if depth == 0 || steps[tail].t > first.t + EPSILON_S {
                     continue;
                 }
-                if let Some(fork) = &mut self.chains[fork].fork {
+                if let Some(fork) = &mut self.found[fork].fork {
                     (fork.off, fork.depth) = (Some(tail), depth);
                 }
                 self.forks.entry(tail).or_default().push(fork);
@@ -267,13 +269,13 @@ impl<'a> Chains<'a> {
     }
 
     fn join(&mut self, heir: usize, owner: usize) {
-        let joined = std::mem::take(&mut self.chains[heir].steps);
+        let joined = std::mem::take(&mut self.found[heir].steps);
         for &at in &joined {
             self.of_step.insert(at, owner);
         }
-        self.chains[heir].joined = true;
-        let tail = self.chains[heir].tail;
-        let owner = &mut self.chains[owner];
+        self.found[heir].joined = true;
+        let tail = self.found[heir].tail;
+        let owner = &mut self.found[owner];
         owner.steps.extend(joined);
         owner.tail = tail;
     }
@@ -281,7 +283,7 @@ impl<'a> Chains<'a> {
     /// Whether a fork can be what became of the conversation whose latest step is `tail`.
     #[allow(clippy::cast_precision_loss)]
     fn may_be_heir(&self, fork: usize, tail: usize) -> bool {
-        let (chain, tail) = (&self.chains[fork], &self.steps[tail]);
+        let (chain, tail) = (&self.found[fork], &self.steps[tail]);
         let (Some(fork), Some(&first)) = (chain.fork, chain.steps.first()) else {
             return false;
         };
@@ -296,7 +298,7 @@ impl<'a> Chains<'a> {
 
     /// Most in common, then the earliest.
     fn compare_heirs(&self, a: usize, b: usize) -> Ordering {
-        let key = |chain: usize| self.chains[chain].fork.map_or((0, 0.0), |fork| (fork.depth, fork.time));
+        let key = |chain: usize| self.found[chain].fork.map_or((0, 0.0), |fork| (fork.depth, fork.time));
         let ((a_depth, a_time), (b_depth, b_time)) = (key(a), key(b));
         let order = a_depth.cmp(&b_depth).then_with(|| b_time.total_cmp(&a_time));
         order.then_with(|| b.cmp(&a))

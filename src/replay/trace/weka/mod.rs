@@ -154,11 +154,10 @@ impl WekaCorpus {
             });
         }
         let (relative, basis) = match nested {
-            NestedTimes::Absolute => (false, "absolute"),
             NestedTimes::Relative => (true, "relative"),
             NestedTimes::Auto if !self.nests => (false, "not_applicable"),
             NestedTimes::Auto if self.before_marker => (true, "relative"),
-            NestedTimes::Auto => (false, "absolute"),
+            NestedTimes::Absolute | NestedTimes::Auto => (false, "absolute"),
         };
         let content = self.hasher.finalize().to_hex();
         let mut meaning = blake3::Hasher::new();

@@ -71,7 +71,7 @@ fn subagents_are_spawned_and_joined_with_the_recorded_pauses() {
         ]
     );
     let times = ["outer:0", "outer:1:inner:0", "outer:2"].map(|place| at(&graph, place).not_before_ms);
-    assert_eq!(times, [0.0, 700.0, 2000.0]);
+    assert_eq!(format!("{times:?}"), "[0.0, 700.0, 2000.0]");
     assert_eq!(graph.origin.models, ["m", "m2"]);
     let (first, last) = (at(&graph, "outer:0"), at(&graph, "outer:2"));
     assert_eq!(ids(first), &ids(last)[..2]);
@@ -87,7 +87,7 @@ fn nested_times_count_from_the_marker_when_one_lies_before_it() {
         .replace(r#""t":1.7"#, r#""t":0.1"#)
         .replace(r#""t":2.0"#, r#""t":0.4"#);
     let relative = graph("w.json", &text, NestedTimes::Auto).unwrap();
-    assert_eq!(waits(&relative, "outer:1:inner:0")[0].3, 200.0);
+    assert_eq!(waits(&relative, "outer:1:inner:0")[0].3.to_string(), "200");
     let error = graph("w.json", &text, NestedTimes::Absolute).unwrap_err().to_string();
     assert_eq!(
         error,
