@@ -11,7 +11,7 @@ use super::words::Words;
 /// The witness.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum Index {
-    /// The frontend's own index where it serves it, else the frontend's choices.
+    /// The frontend's own index where it serves it; elsewhere the drift is not judged.
     #[default]
     Any,
     /// The frontend's own index, which it serves.

@@ -14,7 +14,7 @@
 //! [frontend]                    # url = .. | command = [..] | nothing: straight at the workers
 //! command = ["python", "-m", "dynamo.frontend", "--http-port", "{port}", "--discovery-backend", "file"]
 //!
-//! [index]                       # whom index_drift asks; without: the frontend's own index, else its choices
+//! [index]                       # whom index_drift asks; without: the frontend's own index, if it serves it
 //! by = "choices"                # or "served"; or the url or command of a standalone indexer
 //!
 //! [[load]]
