@@ -4,8 +4,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// Look at a running fleet, break it, mend it.
 ///
-/// The fleet has to run with --admin-port. Workers are named by position (w3, w0-w7, w1,w5), as *, group:<name>,
-/// label:<key>=<value>, 25%, random(3), hottest or `most_cached`; children as w3/r0, w3/kv, w3/r0/native, w3/metrics, w3/lease, w3/rendezvous.
+/// The fleet has to run with --admin-port. Workers are named by position (w3, w0-w7, w1,w5), as *, `group:<name>`,
+/// `label:<key>=<value>`, 25%, random(3), hottest or `most_cached`; children as w3/r0, w3/kv, w3/r0/native, w3/metrics,
+/// w3/lease, w3/rendezvous.
 /// Exit codes: 0 done, 1 the fleet said no or cannot be reached, 2 bad input.
 #[derive(Debug, Parser)]
 pub struct CtlArgs {

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`kind`] | the catalogue: one file per layer, one enum per gate, one variant per kind |
 //! | [`select`] | whom: ids, ranges, groups, labels, shares, rules |
-//! | [`line`] | the one-line form, as on a command line |
+//! | [`mod@line`] | the one-line form, as on a command line |
 //! | [`table`] | what one worker's gates ask; one relaxed load while it is empty |
 //! | [`ledger`] | all faults of a fleet: windows and choices |
 //! | [`agenda`] | what is to be done to workers because of them: crashes, restarts of one that flaps |
