@@ -55,6 +55,13 @@ impl Shape {
         }
     }
 
+    pub(crate) fn answered(shared: u32, own: u32, tokens: u32) -> Self {
+        Self {
+            max_tokens: Some(tokens),
+            ..Self::open_ended(shared, own)
+        }
+    }
+
     pub(crate) fn request(&self, number: u64) -> EngineRequest {
         let own = u32::try_from(number).unwrap() * 1000 + 100_000;
         let shared = (0..self.shared).map(|at| self.family * 1000 + at);

@@ -8,7 +8,9 @@ mod index;
 mod load;
 mod passes;
 
-use ghostfleet::engine::{EngineConfig, EngineKind, Fidelity, HandoffFact, OutputDetail, SglangConfig, SglangPolicy};
+use ghostfleet::engine::{
+    EngineConfig, EngineKind, Fidelity, HandoffFact, OutputDetail, Semantics, SglangConfig, SglangPolicy,
+};
 use proptest::prelude::*;
 
 use crate::configs::configs;
@@ -151,6 +153,43 @@ fn a_request_that_outgrew_a_pool_which_lost_pages_leaves_nothing_untold() {
         Op::Submit(Shape::open_ended(0, 1)),
         Op::Submit(Shape::open_ended(0, 1)),
         Op::Cancel(33),
+    ];
+    let mut driver = Driver::new(&config);
+    driver.run(&Script { ops });
+    driver.drain();
+    driver.assert_empty();
+}
+
+#[test]
+fn a_cache_that_is_cleared_under_a_request_tells_what_that_request_keeps() {
+    let config = EngineConfig {
+        kind: EngineKind::Sglang,
+        fidelity: Fidelity::Mocker,
+        semantics: Semantics::V1_4_2,
+        num_gpu_blocks: 8,
+        block_size: 4,
+        max_num_seqs: None,
+        max_num_batched_tokens: None,
+        enable_chunked_prefill: false,
+        sglang: SglangConfig {
+            schedule_policy: SglangPolicy::ShortestPrefillFirst,
+            max_prefill_tokens: 64,
+            chunked_prefill_size: None,
+            clip_max_new_tokens: 4,
+            schedule_conservativeness: 0.0,
+            ..SglangConfig::default()
+        },
+        ..EngineConfig::default()
+    };
+    let ops = vec![
+        Op::Submit(Shape::answered(1, 4, 15)),
+        Op::Steps(8),
+        Op::Withhold(100),
+        Op::Steps(5),
+        Op::Withhold(0),
+        Op::Submit(Shape::answered(0, 8, 17)),
+        Op::Steps(18),
+        Op::ClearCache,
     ];
     let mut driver = Driver::new(&config);
     driver.run(&Script { ops });

@@ -551,7 +551,9 @@ impl Engine for Sglang {
 
     fn clear_cache(&mut self) -> Vec<KvEvent> {
         let cached = self.cache.evictable_pages();
-        if cached > 0 && self.cache.protected_pages() == 0 {
+        // Pages that a request computes are not in the tree yet, and are announced all the same by the emulator.
+        let idle = self.ids.len() == self.waiting.len();
+        if cached > 0 && idle && self.cache.protected_pages() == 0 {
             self.cache.reset();
             self.give_back(u32::try_from(cached).unwrap_or(0), PageChangeKind::Eviction);
         } else {
