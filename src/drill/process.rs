@@ -1,10 +1,8 @@
 //! A server that the drill starts: a router, an index. It has a free port, a log, and ends with the drill.
 
-use std::fs::File;
 use std::net::TcpListener;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::Child;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -108,24 +106,18 @@ impl Process {
             .port();
         drop(listener);
         let log = scratch.join(format!("{what}-{attempt}.log"));
-        let output = File::create(&log).map_err(io(format!("write the {what}'s log")))?;
-        let errors = output.try_clone().map_err(io(format!("write the {what}'s log")))?;
         let words: Vec<String> = command.words.iter().map(|word| places.fill(word, port)).collect();
         let variables = command
             .env
             .iter()
             .map(|(name, value)| (name.as_str(), places.fill(value, port)));
         let own = places.environment.iter().map(|(name, value)| (*name, value.clone()));
-        let child = std::process::Command::new(&words[0])
-            .args(&words[1..])
+        // A shell that starts the server for us ends with it and with whatever else it has started.
+        let child = group::leader(&words, &log)
+            .map_err(io(format!("write the {what}'s log")))?
             .envs(own)
             .env("DYN_SDK_DISABLE_ANSI_LOGGING", "1")
             .envs(variables)
-            .stdin(Stdio::null())
-            .stdout(output)
-            .stderr(errors)
-            // A shell that starts the server for us ends with it and with whatever else it has started.
-            .process_group(0)
             .spawn();
         let child = child.map_err(|error| {
             DrillError::Frontend(format!(

@@ -2,9 +2,8 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
@@ -13,6 +12,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
+use super::group;
 use super::load::{Pace, Targets};
 use super::record::ProgramRun;
 use super::scenario::program::{Places, Program};
@@ -80,16 +80,9 @@ impl Job {
         let places = self.places()?;
         run.words = self.program.words.iter().map(|word| places.fill(word)).collect();
         let env = self.program.env.iter().map(|(name, value)| (name, places.fill(value)));
-        let output = File::create(self.path("log")).and_then(|file| Ok((file.try_clone()?, file)));
-        let (output, errors) = output.map_err(|error| format!("its output cannot be kept: {error}"))?;
-        let child = std::process::Command::new(&run.words[0])
-            .args(&run.words[1..])
+        let child = group::leader(&run.words, &self.path("log"))
+            .map_err(|error| format!("its output cannot be kept: {error}"))?
             .envs(env)
-            .stdin(Stdio::null())
-            .stdout(output)
-            .stderr(errors)
-            // What it starts ends with it.
-            .process_group(0)
             .spawn();
         let child = child.map_err(|error| {
             format!(
