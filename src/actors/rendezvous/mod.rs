@@ -225,6 +225,7 @@ impl Rendezvous {
                     if !said {
                         return self.fail(handoff, "destination does not listen", ctx);
                     }
+                    room.trouble.says();
                 }
                 Step::TransferUntil(ends_at) => {
                     room.transfer = Some(self.parts.gauge.transfer());
@@ -410,7 +411,7 @@ impl Handler<Held> for Rendezvous {
         let Some(room) = self.rooms.get_mut(&handoff) else {
             return;
         };
-        match room.trouble.when_ready {
+        match room.trouble.ends() {
             WhenReady::Said { late } if late.is_zero() => self.ready(handoff, held.at, held.prompt_tokens, ctx),
             WhenReady::Said { late } => {
                 ctx.run_later(late, move |rendezvous, ctx| {
