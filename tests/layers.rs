@@ -29,7 +29,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("witness", &["block_hash", "transport", "truth", "types"]),
     ("replay_run", &["cli", "config", "engine", "replay", "router", "types"]),
     ("predict", &["cli", "engine", "replay", "replay_run"]),
-    ("recommend", &["cli", "predict", "replay"]),
+    ("recommend", &["cli", "model", "predict", "replay"]),
     ("traces", &["block_hash", "cli", "replay", "replay_run", "types"]),
     ("cli", &["config", "engine", "types"]),
     (

@@ -244,8 +244,8 @@ impl<F: TurnFile> Source for FileSource<F> {
         self.file.total()
     }
 
-    fn has_single_turns(&self) -> bool {
-        self.file.has_single_turns()
+    fn tells_sessions(&self) -> bool {
+        !(self.file.is_of_requests() && self.has_times())
     }
 
     fn session_name(&self, tag: u32) -> String {

@@ -97,6 +97,8 @@ pub struct SessionTrace {
     /// What the names of other sessions begin with.
     label: &'static str,
     delta: bool,
+    /// See [`Self::of_requests`].
+    of_requests: bool,
 }
 
 impl SessionTrace {
@@ -111,7 +113,15 @@ impl SessionTrace {
             names: Vec::new(),
             label,
             delta,
+            of_requests: false,
         }
+    }
+
+    /// Dynamo takes the turns for single requests where they come at their own times and no session has a second one.
+    #[must_use]
+    pub(crate) fn of_requests(mut self) -> Self {
+        self.of_requests = true;
+        self
     }
 
     /// Tokens per hash id.
@@ -359,8 +369,9 @@ impl Source for SessionSource {
         self.trace.turns.len() as u64
     }
 
-    fn has_single_turns(&self) -> bool {
-        self.trace.turns.len() == self.trace.sessions.len()
+    fn tells_sessions(&self) -> bool {
+        let single_turns = self.trace.turns.len() == self.trace.sessions.len();
+        !(self.trace.of_requests && single_turns && self.has_times())
     }
 
     fn session_name(&self, tag: u32) -> String {

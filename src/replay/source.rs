@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::types::{Prompt, SimTime, Token, Tokens};
 
 use super::agentic::GraphSummary;
-use super::record::Terminal;
+use super::record::{AgenticIdentity, Terminal};
 use super::trace::TraceError;
 
 /// One request that is due.
@@ -89,9 +89,9 @@ pub trait Source {
     /// Name of the session that a request belongs to.
     fn session_name(&self, tag: u32) -> String;
 
-    /// Whether the workload is a trace in which no session has a second turn.
-    fn has_single_turns(&self) -> bool {
-        false
+    /// Whether Dynamo's records name it; not where Dynamo plays single requests.
+    fn tells_sessions(&self) -> bool {
+        true
     }
 
     /// Whether first requests come at times of their own, not when others end.
@@ -121,6 +121,11 @@ pub trait Source {
 
     /// Name of the play that a request of an agentic workload belongs to.
     fn play_name(&self, _tag: u32) -> Option<&str> {
+        None
+    }
+
+    /// Place of a request in the graph of an agentic workload.
+    fn identity(&self, _tag: u32) -> Option<AgenticIdentity> {
         None
     }
 }

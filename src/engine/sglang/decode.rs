@@ -181,9 +181,9 @@ impl Sglang {
                 self.plan(at);
             }
         }
-        // The pages that the last tokens fill are cached when all others are.
+        // The pages that the last tokens fill are cached when all others are; those of a source when it is released.
         for at in ended {
-            if !self.rules.is_real() {
+            if !self.rules.is_real() && !self.slots[at].keeps_pages {
                 self.complete_page(at);
             }
             self.retire(at);

@@ -243,10 +243,10 @@ mod tests {
     use super::*;
     use crate::types::{EngineRequest, HashSalt, RequestId, SimTime, StopRule};
 
-    /// An engine in which requests 0, 1, 2 ... with prompts of these lengths wait.
-    fn waiting(policy: SglangPolicy, lengths: &[u32]) -> Sglang {
+    fn engine(policy: SglangPolicy, pages: u32) -> Sglang {
         let config = EngineConfig {
             kind: EngineKind::Sglang,
+            num_gpu_blocks: pages,
             block_size: 4,
             sglang: SglangConfig {
                 schedule_policy: policy,
@@ -255,7 +255,12 @@ mod tests {
             },
             ..EngineConfig::default()
         };
-        let mut engine = Sglang::from_config(&config).unwrap();
+        Sglang::from_config(&config).unwrap()
+    }
+
+    /// An engine in which requests 0, 1, 2 ... with prompts of these lengths wait.
+    fn waiting(policy: SglangPolicy, lengths: &[u32]) -> Sglang {
+        let mut engine = engine(policy, 1000);
         for (id, &length) in (0..).zip(lengths) {
             submit(&mut engine, id, length, "");
         }
@@ -263,13 +268,17 @@ mod tests {
     }
 
     fn submit(engine: &mut Sglang, id: u64, length: u32, routing_key: &str) {
+        submit_long(engine, id, length, 5, routing_key);
+    }
+
+    fn submit_long(engine: &mut Sglang, id: u64, length: u32, max_tokens: u32, routing_key: &str) {
         let first = 1000 * u32::try_from(id).unwrap();
         let request = EngineRequest {
             id: RequestId(id),
             key: id,
             prompt: (first..first + length).collect(),
             stop: StopRule {
-                max_tokens: Some(5),
+                max_tokens: Some(max_tokens),
                 ..StopRule::default()
             },
             planned: None,
@@ -319,6 +328,28 @@ mod tests {
             submit(&mut engine, id, 8, key);
         }
         assert_eq!(order(&mut engine), [7, 9, 5, 6, 8, 4]);
+    }
+
+    #[test]
+    fn a_request_that_found_no_memory_keeps_nobody_out_while_a_prompt_goes_on_in_parts() {
+        let mut engine = engine(SglangPolicy::ShortestPrefillFirst, 128);
+        submit_long(&mut engine, 0, 200, 1, "");
+        let pass = engine.step(SimTime::ZERO).unwrap();
+        assert_eq!(pass.forward.prefill_tokens, 64);
+        // Its answer does not fit beside the long prompt.
+        submit_long(&mut engine, 1, 40, 400, "");
+        let pass = engine.step(pass.ends_at).unwrap();
+        assert_eq!((pass.admissions.len(), pass.forward.prefill_tokens), (0, 24));
+        submit_long(&mut engine, 2, 8, 1, "");
+        let pass = engine.step(pass.ends_at).unwrap();
+        assert!(engine.chunked.is_some(), "the long prompt goes on");
+        assert_eq!(
+            pass.admissions
+                .iter()
+                .map(|admission| admission.id.0)
+                .collect::<Vec<_>>(),
+            [2]
+        );
     }
 
     #[test]

@@ -65,6 +65,8 @@ impl Sglang {
         } else {
             self.slots[part.at].phase = Phase::Chunked;
             self.chunked = Some(part.at);
+            // It is taken out of the batch that begins to decode, which SGLang counts as if somebody had left.
+            self.full = false;
         }
     }
 

@@ -20,7 +20,8 @@ enum Head {
 impl Vllm {
     /// Admits what budget, slots and blocks allow. Nothing behind a request that has to wait for memory is tried.
     pub(super) fn admit(&mut self, work: &mut Work, pass: &mut Pass) {
-        while self.lanes.len() < self.rules.max_num_seqs
+        while !work.preempted
+            && self.lanes.len() < self.rules.max_num_seqs
             && let Some(at) = self.head().filter(|&at| self.may_try(at))
         {
             let used = work.visited_tokens + position(self.lanes.len()) - work.visited_lanes;
@@ -59,9 +60,7 @@ impl Vllm {
         let decodes = self.rules.role == WorkerRole::Decode;
         let first = decodes && self.tiers.as_ref().is_some_and(|tiers| tiers.writes_through());
         let resident = first.then(|| self.waiting.resident_head()).flatten();
-        resident
-            .or_else(|| self.below.parked.head())
-            .or_else(|| self.waiting.head())
+        resident.or_else(|| self.parked_head()).or_else(|| self.waiting.head())
     }
 
     /// Whether the outcome of trying this head is not known beforehand.
@@ -144,13 +143,7 @@ impl Vllm {
         };
         let spoken_for = if copies { self.spoken_for() } else { 0 };
         let needed = self.rules.blocks(extent).saturating_sub(referenced) + kept_free + self.promised;
-        // The reference emulator counts blocks in use behind those that are left out at the end, too; where only these are
-        // in use, there may be less room than it looks.
-        let at_least = match look {
-            Look::Try if !here && !self.rules.real => self.rules.blocks(end).saturating_sub(self.in_use()),
-            Look::Try | Look::Copy(_) | Look::Wait => 0,
-        };
-        if (needed + spoken_for).max(at_least) > self.pool.available() {
+        if needed + spoken_for > self.pool.available() {
             self.blocked_at = Some(self.version());
             return Head::Waits;
         }
@@ -165,9 +158,13 @@ impl Vllm {
         if work.defers_prefills && len - cached > 1 {
             return Head::Waits;
         }
+        let fresh = self.rules.blocks(end).saturating_sub(hits);
+        if !here && !self.make_way(at, fresh, work, pass) {
+            self.blocked_at = Some(self.version());
+            return Head::Waits;
+        }
         self.note_admission(at, cached);
         self.enter(at, cached, pass);
-        let fresh = self.rules.blocks(end).saturating_sub(hits);
         if !here {
             let table = &mut self.slots[at].sequence.table;
             self.pool.adopt(table, &self.scratch.hits);
@@ -183,6 +180,20 @@ impl Vllm {
             self.reach_end(at, len);
         }
         Head::Admitted
+    }
+
+    /// Makes sure that `fresh` blocks can be had beside those of `scratch.hits`. A request may be let through although they
+    /// cannot: the reference emulator counts cached blocks in use that are left out at the end, too. Then those who run give
+    /// way as they do for each other. `false`: that is not enough, or the request has lost its blocks too often to take theirs.
+    fn make_way(&mut self, at: u32, fresh: u32, work: &mut Work, pass: &mut Pass) -> bool {
+        while fresh + self.hits() - self.in_use() > self.pool.available() {
+            if self.lanes.is_empty() || self.rules.to_completion || self.is_spared(at) {
+                return false;
+            }
+            let index = self.victim();
+            self.preempt(index, work, pass);
+        }
+        true
     }
 
     /// Blocks in `scratch.hits`.
@@ -275,5 +286,59 @@ impl Vllm {
             cached_tokens: cached,
             again,
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::config::{EngineConfig, Fidelity, Speculation};
+    use super::super::super::{Engine, Output, cost, timing};
+    use super::super::Vllm;
+    use crate::types::SimTime;
+
+    #[test]
+    fn who_is_let_through_by_blocks_behind_those_it_uses_takes_the_place_of_others() {
+        let config = EngineConfig {
+            fidelity: Fidelity::Mocker,
+            num_gpu_blocks: 7,
+            block_size: 4,
+            speculation: Some(Speculation {
+                nextn: 1,
+                accept_rates: vec![0.0],
+                seed: 0,
+            }),
+            ..EngineConfig::default()
+        };
+        let mut engine = Vllm::new(&config, timing::build(&config.timing));
+        let mut now = SimTime::ZERO;
+        // Blocks 0 and 1 stay cached.
+        engine.submit(cost::request(1, 0, 8, 1), now).unwrap();
+        (now, _) = cost::run(&mut engine, now);
+        // Drafts take block 0 only: the request computes block 1 again, for itself, and 2 and 3 for everybody.
+        engine.submit(cost::request(2, 0, 16, 8), now).unwrap();
+        now = engine.step(now).unwrap().ends_at;
+        assert_eq!((engine.load().active_blocks, engine.load().inactive_blocks), (5, 1));
+        // It uses blocks 0 and 1, of which one is in use, but 2 and 3 are in use, too: two of four blocks seem to be missing
+        // where there are two, one of which is block 1.
+        engine.submit(cost::request(3, 0, 16, 2), now).unwrap();
+        let pass = engine.step(now).unwrap();
+        assert_eq!(
+            pass.admissions
+                .iter()
+                .map(|at| (at.id.0, at.cached_tokens))
+                .collect::<Vec<_>>(),
+            [(3, 8)]
+        );
+        assert_eq!(pass.preempted.iter().map(|id| id.0).collect::<Vec<_>>(), [2]);
+        now = pass.ends_at;
+        let mut last = Vec::new();
+        while let Some(pass) = engine.step(now) {
+            now = pass.ends_at;
+            last.extend(pass.outputs.into_iter().filter_map(|output| match output {
+                Output::Token { id, finish, .. } => finish.map(|_| id.0),
+                Output::Empty { .. } | Output::Rejected { .. } => None,
+            }));
+        }
+        assert_eq!(last, [3, 2]);
     }
 }

@@ -65,6 +65,9 @@ impl Vllm {
             OutputDetail::Milestones => self.emit_milestones(pass),
         }
         pass.outputs.append(&mut self.scratch.rejected);
+        if !pass.outputs.is_empty() || prefill.tokens > 0 || decode.requests > 0 {
+            self.note_progress();
+        }
         self.retire(pass);
         if self.rules.speculates {
             self.settle_bursts();

@@ -20,6 +20,8 @@ pub(super) struct Below {
     retry: bool,
     /// Blocks were taken between passes.
     pub(super) taken: bool,
+    /// Passes that got somewhere.
+    progress: u64,
 }
 
 impl Below {
@@ -39,8 +41,10 @@ pub(super) struct Lower {
     stored: u32,
     /// Last store of blocks of its prompt.
     latest: Option<TransferId>,
-    /// How often blocks have been sent for from below the host since it was last admitted.
+    /// How often blocks have been sent for from below the host since it was last admitted, or since the rank got somewhere.
     rounds: u32,
+    /// How far the rank was then.
+    progress: u64,
 }
 
 /// Blocks that are copied for a waiting request.
@@ -100,7 +104,12 @@ impl Vllm {
             prompt.push(self.hasher.identity(&mut slot.sequence, index));
         }
         let (found, staged) = tiers.find(at, prompt, slot.lower.rounds, now);
-        slot.lower.rounds += u32::from(staged);
+        if staged {
+            if std::mem::replace(&mut slot.lower.progress, self.below.progress) != self.below.progress {
+                slot.lower.rounds = 0;
+            }
+            slot.lower.rounds += 1;
+        }
         if blocks > 0 {
             self.hasher.block(&mut slot.sequence, blocks - 1);
         }
@@ -121,6 +130,14 @@ impl Vllm {
         }
         self.waiting.remove(slot.place);
         slot.lower.parked = Some(self.below.parked.push(at));
+    }
+
+    /// The parked request to be tried next. With a tier below the host it is the first that has memory set aside for it.
+    pub(super) fn parked_head(&self) -> Option<u32> {
+        let deep = self.tiers.as_ref().is_some_and(|tiers| tiers.reaches_below_host());
+        let holds = |at: &u32| self.slots[*at].lower.load != Load::Nothing;
+        let holder = deep.then(|| self.below.parked.awake().find(holds)).flatten();
+        holder.or_else(|| self.below.parked.head())
     }
 
     /// Blocks that running prefills and copies under way are going to take, which another copy must leave alone.
@@ -196,6 +213,11 @@ impl Vllm {
         if let (Some(tiers), Some(id)) = (&mut self.tiers, self.slots[at].lower.latest) {
             tiers.wait_for(id);
         }
+    }
+
+    /// Somebody computes in this pass, or has an outcome: who waits for blocks from below the host may go on waiting.
+    pub(super) fn note_progress(&mut self) {
+        self.below.progress += 1;
     }
 
     /// Blocks were taken: the pass waits for what is read from them, and what was in them may be written down.

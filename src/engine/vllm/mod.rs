@@ -499,6 +499,7 @@ impl Engine for Vllm {
             return None;
         }
         self.pass += 1;
+        self.note_progress();
         if !self.cadence.defers(true) {
             self.cadence.left_waiting = !self.waiting.is_empty();
         }

@@ -23,10 +23,16 @@ impl Vllm {
         }
     }
 
+    /// Whether a request has given way so often without getting anywhere that others do before it does again.
+    pub(super) fn is_spared(&self, at: u32) -> bool {
+        self.slots[at].setbacks.count >= MOST_SETBACKS
+    }
+
     /// The first candidate that may be preempted once more, else the last one.
     fn first_unspared(&self, candidates: impl Iterator<Item = usize> + Clone) -> usize {
-        let spared = |index: usize| self.slots[self.lanes[index].sequence].setbacks.count >= MOST_SETBACKS;
-        let first = candidates.clone().find(|&index| !spared(index));
+        let first = candidates
+            .clone()
+            .find(|&index| !self.is_spared(self.lanes[index].sequence));
         first.or_else(|| candidates.last()).unwrap_or(0)
     }
 

@@ -12,7 +12,7 @@ impl Vllm {
     /// Draws the burst of every request that brings a token in this pass. Returns the blocks in use before any burst took
     /// some, and without those that gave way for them.
     pub(super) fn speculate(&mut self, work: &mut Work, pass: &mut Pass) -> u32 {
-        while self.longest_bursts() > self.pool.available() && self.lanes.len() > 1 && !self.rules.to_completion {
+        while self.longest_bursts() > self.pool.available() && self.somebody_gives_way() {
             let index = self.victim();
             self.preempt(index, work, pass);
         }
@@ -35,6 +35,19 @@ impl Vllm {
             self.bring(index, len, burst, pass);
         }
         used
+    }
+
+    /// Whether somebody gives way for the longest bursts. The last one does as long as others hold blocks, which they may
+    /// give back; again and again at one instant in the reference emulator, here until it goes on with what there is.
+    fn somebody_gives_way(&self) -> bool {
+        match &self.lanes[..] {
+            _ if self.rules.to_completion => false,
+            [last] => {
+                let own = self.slots[last.sequence].sequence.table.len();
+                own < self.used_blocks() && !self.is_spared(last.sequence)
+            }
+            lanes => !lanes.is_empty(),
+        }
     }
 
     /// Length and tokens to come, at most `most`, of a request that brings tokens in this pass.

@@ -174,8 +174,12 @@ impl Parked {
 
     /// The first that does not sleep.
     pub(super) fn head(&self) -> Option<u32> {
-        let (&(asleep, _), &sequence) = self.requests.first_key_value()?;
-        (!asleep).then_some(sequence)
+        self.awake().next()
+    }
+
+    /// Those that do not sleep, in order.
+    pub(super) fn awake(&self) -> impl Iterator<Item = u32> {
+        self.requests.range(..(true, 0)).map(|(_, &sequence)| sequence)
     }
 
     pub(super) fn remove(&mut self, place: u64) {

@@ -15,7 +15,6 @@ mod ticks;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::time::Duration;
 
 use crate::engine::{HandoffFact, Semantics};
 use crate::types::{SimTime, Token};
@@ -177,8 +176,8 @@ impl Harness {
 
     /// Ends before the first event after `limit`; passes under way then do not count.
     #[must_use]
-    pub fn with_max_sim_time(mut self, limit: Duration) -> Self {
-        self.max_sim_time = Some(SimTime::ZERO + limit);
+    pub fn with_max_sim_time(mut self, limit: SimTime) -> Self {
+        self.max_sim_time = Some(limit);
         self
     }
 
@@ -271,9 +270,8 @@ impl Harness {
                 }
             }
         }
-        if self.pools[self.serving_pool as usize].spec.engine.semantics == Semantics::V1_4_2 {
-            let alone = self.looks_between_passes;
-            self.collector.tell_less(alone || source.has_single_turns(), alone);
+        if self.looks_between_passes {
+            self.collector.tell_less();
         }
         let scaling = self.scaling.map(|scaling| scaling.log);
         Report::new(self.collector, self.sla, used, source.trajectories(), scaling, partial)

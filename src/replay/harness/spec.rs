@@ -66,8 +66,8 @@ pub enum RouterSpec {
         policy: Box<PolicyProfile>,
         /// Decides ties.
         seed: u64,
-        /// How long a cache change takes to reach the router.
-        event_lag: Duration,
+        /// How long a cache change takes to reach the router, ms.
+        event_lag_ms: f64,
         /// Routers that share the load, at least 1; each knows what went through it, and the rest with
         /// `router_replica_sync` only.
         replicas: u32,

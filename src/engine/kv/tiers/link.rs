@@ -1,4 +1,6 @@
-//! A one-way connection between two tiers and what is on its way over it.
+//! Connections between two tiers and what is on its way over them.
+//!
+//! Times are fractions of a millisecond, as in the sums that they are compared with.
 
 use crate::types::SimTime;
 
@@ -13,128 +15,279 @@ impl TransferId {
     }
 }
 
-/// How a link serves several transfers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Service {
-    /// One after the other, in the order of their submission.
-    InTurn,
-    /// All at once, each at an equal share of the speed.
-    Shared,
+/// Which way a transfer goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Direction {
+    /// Away from the GPU.
+    Down,
+    /// Towards it.
+    Up,
 }
 
-/// A transfer that is on its way.
+/// Speeds of a connection, GB/s (1 GB = 1e9 bytes; 0: instant), and the time before the first byte of each transfer, ms.
 #[derive(Debug, Clone, Copy)]
-struct Moving {
-    id: TransferId,
-    /// In turn: when it is done, ns. Shared: bytes left at [`Link::updated`].
-    rest: f64,
+pub(super) struct Speed {
+    pub(super) down: f64,
+    pub(super) up: f64,
+    pub(super) latency_ms: f64,
 }
 
-/// A connection. Times are kept in fractions of a nanosecond, so that long queues do not drift. Every operation is
-/// O(transfers on their way).
+impl Speed {
+    /// Everything takes no time.
+    pub(super) const INSTANT: Self = Self {
+        down: 0.0,
+        up: 0.0,
+        latency_ms: 0.0,
+    };
+
+    fn bytes_per_ms(&self, direction: Direction) -> f64 {
+        let gb_s = match direction {
+            Direction::Down => self.down,
+            Direction::Up => self.up,
+        };
+        if gb_s > 0.0 { gb_s * 1e6 } else { f64::INFINITY }
+    }
+}
+
+/// A connection that serves the transfers of a direction in turn or together.
 #[derive(Debug)]
-pub(super) struct Link {
-    service: Service,
-    /// 0: no time.
-    bytes_per_ns: f64,
-    /// Before the first byte of each transfer.
-    latency_ns: f64,
-    /// In turn: when the last transfer is done. Shared: when the rests were right.
-    updated: f64,
-    moving: Vec<Moving>,
+pub(super) enum Link {
+    InTurn(Lanes),
+    Shared(Shared),
 }
 
 impl Link {
-    /// `gb_s` GB/s, 1 GB = 1e9 bytes; 0: instant. What is waited for before the first byte takes a share of a shared link
-    /// like the bytes do.
-    pub(super) fn new(service: Service, gb_s: f64, latency_ms: f64) -> Self {
-        Self {
-            service: if gb_s > 0.0 { service } else { Service::InTurn },
-            bytes_per_ns: gb_s,
-            latency_ns: latency_ms * 1e6,
-            updated: 0.0,
-            moving: Vec::new(),
+    /// Sends `bytes` that are there at `from`, not before what was sent earlier.
+    pub(super) fn send(&mut self, id: TransferId, direction: Direction, from: SimTime, bytes: u64) {
+        match self {
+            Self::InTurn(lanes) => lanes.send(id, direction, from, bytes),
+            Self::Shared(shared) => shared.send(id, direction, from, bytes),
         }
     }
 
-    /// Sends `bytes` that are there at `from`. A shared link has been brought up to `from` before.
-    #[allow(clippy::cast_precision_loss)]
-    pub(super) fn send(&mut self, id: TransferId, from: SimTime, bytes: u64) {
-        let (from, bytes) = (from.as_ms() * 1e6, bytes as f64);
-        let rest = match self.service {
-            Service::InTurn => {
-                self.updated = self.updated.max(from + self.latency_ns) + self.time(bytes);
-                self.updated
-            }
-            Service::Shared => {
-                self.updated = self.updated.max(from);
-                bytes + self.latency_ns * self.bytes_per_ns
-            }
-        };
-        self.moving.push(Moving { id, rest });
+    /// When something happens next.
+    pub(super) fn next(&self) -> Option<SimTime> {
+        match self {
+            Self::InTurn(lanes) => lanes.next(),
+            Self::Shared(shared) => shared.next(),
+        }
     }
 
-    /// The transfer that is done first, and when.
-    pub(super) fn next(&self) -> Option<(SimTime, TransferId)> {
-        let mut first: Option<Moving> = None;
-        for moving in &self.moving {
-            if first.is_none_or(|first| moving.rest < first.rest) {
-                first = Some(*moving);
-            }
+    /// Takes what is done by `now`, with the time of its end, in the order of the ends; of equal ones what goes down first.
+    pub(super) fn settle(&mut self, now: SimTime) -> Vec<(SimTime, TransferId)> {
+        match self {
+            Self::InTurn(lanes) => lanes.settle(now),
+            Self::Shared(shared) => shared.settle(now),
         }
-        first.map(|first| (self.end(first), first.id))
     }
 
     /// When a transfer is done if nothing joins it; `None`: it is not on its way.
     pub(super) fn end_of(&self, id: TransferId) -> Option<SimTime> {
-        let moving = self.moving.iter().find(|moving| moving.id == id)?;
-        Some(self.end(*moving))
+        match self {
+            Self::InTurn(lanes) => lanes.end_of(id),
+            Self::Shared(shared) => shared.end_of(id),
+        }
     }
 
-    /// Brings a shared link up to `now`, before which nothing is done.
+    /// Takes a transfer off the connection.
+    pub(super) fn remove(&mut self, id: TransferId) {
+        match self {
+            Self::InTurn(lanes) => lanes.moving.retain(|moving| moving.id != id),
+            Self::Shared(shared) => shared.remove(id),
+        }
+    }
+}
+
+/// In turn: when a transfer is done is known when it is sent.
+#[derive(Debug)]
+pub(super) struct Lanes {
+    speed: Speed,
+    /// When the last transfer of each direction is done.
+    tails: [f64; 2],
+    moving: Vec<InTurn>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct InTurn {
+    id: TransferId,
+    direction: Direction,
+    end: SimTime,
+}
+
+impl Lanes {
+    pub(super) fn new(speed: Speed) -> Self {
+        Self {
+            speed,
+            tails: [0.0; 2],
+            moving: Vec::new(),
+        }
+    }
+
+    /// Those behind a transfer that is taken off are not sooner for that. O(1).
     #[allow(clippy::cast_precision_loss)]
-    pub(super) fn advance(&mut self, now: SimTime) {
-        let now = now.as_ms() * 1e6;
-        let passed = now - self.updated;
-        if self.service == Service::InTurn || passed <= 0.0 {
-            return;
-        }
-        let share = passed * self.bytes_per_ns / self.moving.len().max(1) as f64;
-        for moving in &mut self.moving {
-            moving.rest = (moving.rest - share).max(0.0);
-        }
-        self.updated = now;
+    fn send(&mut self, id: TransferId, direction: Direction, from: SimTime, bytes: u64) {
+        let ready = from.as_ms() + self.speed.latency_ms;
+        let tail = &mut self.tails[direction as usize];
+        *tail = tail.max(ready) + bytes as f64 / self.speed.bytes_per_ms(direction);
+        let end = SimTime::of_ms(*tail);
+        self.moving.push(InTurn { id, direction, end });
     }
 
-    /// Takes a transfer off the link; those behind it in turn are not sooner for that. Returns whether it was there.
-    pub(super) fn remove(&mut self, id: TransferId) -> bool {
-        let before = self.moving.len();
-        self.moving.retain(|moving| moving.id != id);
-        self.moving.len() < before
+    fn next(&self) -> Option<SimTime> {
+        self.moving.iter().map(|moving| moving.end).min()
     }
 
-    #[allow(
-        clippy::cast_precision_loss,
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss
-    )]
-    fn end(&self, moving: Moving) -> SimTime {
-        match self.service {
-            Service::InTurn => SimTime::of_ms(moving.rest / 1e6),
-            Service::Shared => {
-                let ahead = self.moving.iter().map(|other| other.rest.min(moving.rest)).sum();
-                // Whole nanoseconds: the rest of a byte that sums leave behind is no time.
-                SimTime::of_nanos((self.updated + self.time(ahead)).round() as u64)
+    fn settle(&mut self, now: SimTime) -> Vec<(SimTime, TransferId)> {
+        let mut done: Vec<InTurn> = Vec::new();
+        self.moving.retain(|moving| {
+            let over = moving.end <= now;
+            done.extend(over.then_some(*moving));
+            !over
+        });
+        done.sort_by_key(|moving| (moving.end, moving.direction, moving.id));
+        done.into_iter().map(|moving| (moving.end, moving.id)).collect()
+    }
+
+    fn end_of(&self, id: TransferId) -> Option<SimTime> {
+        self.moving
+            .iter()
+            .find(|moving| moving.id == id)
+            .map(|moving| moving.end)
+    }
+}
+
+/// Together: every transfer whose first byte is there has an equal share of the speed of its direction; one that waits for
+/// it takes nothing from the others. Every operation is O(transfers on their way), for each of them that is done meanwhile.
+///
+/// Source: Dynamo 1.6.1 engine core (offload transfers).
+#[derive(Debug)]
+pub(super) struct Shared {
+    speed: Speed,
+    /// Up to when the transfers have moved.
+    now: f64,
+    /// In the order of their sending.
+    moving: Vec<Moving>,
+    /// What is done, in the order of the ends.
+    ended: Vec<(SimTime, TransferId)>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Moving {
+    id: TransferId,
+    direction: Direction,
+    /// When its first byte is there.
+    ready: f64,
+    /// Bytes left.
+    bytes: f64,
+}
+
+impl Shared {
+    pub(super) fn new(speed: Speed) -> Self {
+        Self {
+            speed,
+            now: 0.0,
+            moving: Vec::new(),
+            ended: Vec::new(),
+        }
+    }
+
+    /// What is done by `from` is done before.
+    #[allow(clippy::cast_precision_loss)]
+    pub(super) fn send(&mut self, id: TransferId, direction: Direction, from: SimTime, bytes: u64) {
+        self.advance(from);
+        self.moving.push(Moving {
+            id,
+            direction,
+            ready: self.now + self.speed.latency_ms,
+            bytes: bytes as f64,
+        });
+    }
+
+    /// When a first byte is there or a transfer is done next.
+    pub(super) fn next(&self) -> Option<SimTime> {
+        let ended = self.ended.first().map(|&(at, _)| at);
+        ended.or_else(|| self.next_event().map(SimTime::of_ms))
+    }
+
+    /// Lets everything move on to `until`.
+    pub(super) fn advance(&mut self, until: SimTime) {
+        let until = until.as_ms().max(self.now);
+        loop {
+            let event = self.next_event();
+            let next = event.unwrap_or(until).min(until);
+            let (passed, rates) = (next - self.now, self.rates());
+            for index in 0..self.moving.len() {
+                let moving = self.moving[index];
+                if moving.ready > self.now {
+                    continue;
+                }
+                let rate = rates[moving.direction as usize];
+                // What is left of a byte by sums must not outlive the end that was computed.
+                self.moving[index].bytes = if self.event(&moving, rates) <= next {
+                    0.0
+                } else {
+                    (moving.bytes - passed * rate).max(0.0)
+                };
+            }
+            self.now = next;
+            let (at, ended) = (SimTime::of_ms(next), &mut self.ended);
+            self.moving.retain(|moving| {
+                let done = moving.ready <= next && moving.bytes == 0.0;
+                ended.extend(done.then_some((at, moving.id)));
+                !done
+            });
+            if event.is_none_or(|at| at > until) {
+                return;
             }
         }
     }
 
-    fn time(&self, bytes: f64) -> f64 {
-        if self.bytes_per_ns > 0.0 {
-            bytes / self.bytes_per_ns
-        } else {
-            0.0
+    /// Takes what is done by `now`, in the order of the ends.
+    pub(super) fn settle(&mut self, now: SimTime) -> Vec<(SimTime, TransferId)> {
+        self.advance(now);
+        std::mem::take(&mut self.ended)
+    }
+
+    fn remove(&mut self, id: TransferId) {
+        self.moving.retain(|moving| moving.id != id);
+        self.ended.retain(|&(_, ended)| ended != id);
+    }
+
+    fn end_of(&self, id: TransferId) -> Option<SimTime> {
+        if let Some(&(at, _)) = self.ended.iter().find(|&&(_, ended)| ended == id) {
+            return Some(at);
         }
+        let own = self.moving.iter().find(|moving| moving.id == id)?;
+        let start = own.ready.max(self.now);
+        let rivals = self
+            .moving
+            .iter()
+            .filter(|other| other.direction == own.direction && other.ready <= start);
+        let ahead: f64 = rivals.map(|other| other.bytes.min(own.bytes)).sum();
+        Some(SimTime::of_ms(start + ahead / self.speed.bytes_per_ms(own.direction)))
+    }
+
+    /// Bytes per millisecond of each transfer that moves, by direction.
+    fn rates(&self) -> [f64; 2] {
+        [Direction::Down, Direction::Up].map(|direction| {
+            let moves = |moving: &&Moving| moving.direction == direction && moving.ready <= self.now;
+            let count = u32::try_from(self.moving.iter().filter(moves).count()).unwrap_or(u32::MAX);
+            self.speed.bytes_per_ms(direction) / f64::from(count.max(1))
+        })
+    }
+
+    fn event(&self, moving: &Moving, rates: [f64; 2]) -> f64 {
+        if moving.ready > self.now {
+            moving.ready
+        } else {
+            self.now + moving.bytes / rates[moving.direction as usize]
+        }
+    }
+
+    fn next_event(&self) -> Option<f64> {
+        let rates = self.rates();
+        let events = self.moving.iter().map(|moving| self.event(moving, rates));
+        events.min_by(f64::total_cmp)
     }
 }
 
@@ -149,36 +302,72 @@ mod tests {
     const A: TransferId = TransferId(1);
     const B: TransferId = TransferId(2);
 
+    fn speed(down: f64, latency_ms: f64) -> Speed {
+        Speed {
+            down,
+            up: 1.0,
+            latency_ms,
+        }
+    }
+
     #[test]
     fn transfers_in_turn_wait_for_those_before_them_even_if_one_is_called_off() {
-        let mut link = Link::new(Service::InTurn, 2.0, 1.0);
-        link.send(A, ms(0), 4_000_000);
-        link.send(B, ms(1), 2_000_000);
+        let mut link = Link::InTurn(Lanes::new(speed(2.0, 1.0)));
+        link.send(A, Direction::Down, ms(0), 4_000_000);
+        link.send(B, Direction::Down, ms(1), 2_000_000);
         assert_eq!((link.end_of(A), link.end_of(B)), (Some(ms(3)), Some(ms(4))));
-        assert!(link.remove(A));
-        assert!(!link.remove(A));
-        assert_eq!(link.next(), Some((ms(4), B)));
+        link.remove(A);
+        assert_eq!(link.next(), Some(ms(4)));
+        assert!(link.settle(ms(3)).is_empty());
+        assert_eq!(link.settle(ms(9)), [(ms(4), B)]);
+    }
+
+    #[test]
+    fn at_one_instant_what_goes_down_is_done_first() {
+        let mut link = Link::InTurn(Lanes::new(speed(1.0, 0.0)));
+        link.send(A, Direction::Up, ms(0), 1_000_000);
+        link.send(B, Direction::Down, ms(0), 1_000_000);
+        assert_eq!(link.settle(ms(1)), [(ms(1), B), (ms(1), A)]);
     }
 
     #[test]
     fn transfers_that_share_a_link_slow_each_other_down() {
-        let mut link = Link::new(Service::Shared, 1.0, 0.0);
-        link.send(A, ms(0), 4_000_000);
-        link.advance(ms(2));
-        link.send(B, ms(2), 1_000_000);
-        assert_eq!(link.next(), Some((ms(4), B)));
-        assert_eq!(link.end_of(A), Some(ms(5)));
-        link.advance(ms(4));
-        assert!(link.remove(B));
-        assert_eq!(link.next(), Some((ms(5), A)));
+        let mut link = Link::Shared(Shared::new(speed(1.0, 0.0)));
+        link.send(A, Direction::Down, ms(0), 4_000_000);
+        link.send(B, Direction::Down, ms(2), 1_000_000);
+        assert_eq!(
+            (link.next(), link.end_of(B), link.end_of(A)),
+            (Some(ms(4)), Some(ms(4)), Some(ms(5)))
+        );
+        assert_eq!(link.settle(ms(4)), [(ms(4), B)]);
+        assert_eq!(link.settle(ms(9)), [(ms(5), A)]);
+    }
+
+    #[test]
+    fn what_waits_for_its_first_byte_and_what_goes_the_other_way_take_nothing_from_others() {
+        let mut link = Shared::new(speed(1.0, 3.0));
+        link.send(A, Direction::Down, ms(0), 2_000_000);
+        link.send(B, Direction::Down, ms(1), 2_000_000);
+        link.send(TransferId(3), Direction::Up, ms(1), 3_000_000);
+        assert_eq!(link.next(), Some(ms(3)), "the first byte");
+        // From 4 ms on the first two share: 1 ms and 2 ms are left of them.
+        assert_eq!(
+            link.settle(ms(9)),
+            [(ms(6), A), (ms(7), B), (ms(7), TransferId(3))],
+            "at one instant in the order of their sending"
+        );
     }
 
     #[test]
     fn an_instant_link_takes_no_time() {
-        for service in [Service::InTurn, Service::Shared] {
-            let mut link = Link::new(service, 0.0, 0.0);
-            link.send(A, ms(5), u64::MAX);
-            assert_eq!(link.next(), Some((ms(5), A)));
+        for mut link in [
+            Link::InTurn(Lanes::new(Speed::INSTANT)),
+            Link::Shared(Shared::new(Speed::INSTANT)),
+        ] {
+            link.send(A, Direction::Down, ms(5), u64::MAX);
+            assert_eq!(link.next(), Some(ms(5)));
+            assert_eq!(link.end_of(A), Some(ms(5)));
+            assert_eq!(link.settle(ms(5)), [(ms(5), A)]);
         }
     }
 }

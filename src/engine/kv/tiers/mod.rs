@@ -18,6 +18,7 @@
 //! Sources: Dynamo 1.6.1 engine core (`native_host_offload`, `g3_offload`), Dynamo 1.4.2 (tiers, directions, batches,
 //! links that are shared).
 
+mod levels;
 mod link;
 mod store;
 
@@ -27,8 +28,9 @@ use rustc_hash::FxBuildHasher;
 use super::super::config::{TierConfig, Writes};
 use super::logical::BlockIdentity;
 use crate::types::{KvEvent, LowerTier, SequenceHash, SimTime, StoredBlock, TierEvent};
+use levels::Level;
 pub(crate) use link::TransferId;
-use link::{Link, Service};
+use link::{Direction, Lanes, Link, Shared, Speed};
 use store::{Presence, Store};
 
 /// Blocks that object storage remembers at most, so that a long run does not fill the memory of this process.
@@ -48,8 +50,8 @@ pub(crate) enum Found {
     Coming,
 }
 
-/// A way between two tiers. Of those that are done at the same instant, the first here comes first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// A way between two tiers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     /// GPU to host.
     Store,
@@ -69,23 +71,14 @@ struct Transfer {
     reader: u32,
 }
 
-/// A tier below the host.
-#[derive(Debug)]
-struct Level {
-    tier: LowerTier,
-    store: Store,
-    write: Link,
-    read: Link,
-}
-
 /// The lower tiers of one rank.
 #[derive(Debug)]
 pub(crate) struct Tiers {
     block_bytes: u64,
     writes: Writes,
     host: Store,
-    store: Link,
-    load: Link,
+    /// Between GPU and host.
+    link: Link,
     levels: Vec<Level>,
     transfers: HashMap<TransferId, Transfer, FxBuildHasher>,
     /// Blocks of the host that are being copied to the GPU.
@@ -110,35 +103,29 @@ pub(crate) struct Tiers {
 impl Tiers {
     /// `instant`: no transfer takes time.
     pub(crate) fn new(config: &TierConfig, block_size: u32, instant: bool) -> Self {
-        let service = match config.writes {
-            Writes::Through => Service::InTurn,
-            Writes::OnEviction { .. } => Service::Shared,
-        };
-        let link = |service, gb_s: f64, latency_ms: f64| {
+        let speed = |down, up, latency_ms| {
             if instant {
-                Link::new(service, 0.0, 0.0)
+                Speed::INSTANT
             } else {
-                Link::new(service, gb_s, latency_ms)
+                Speed { down, up, latency_ms }
             }
         };
-        let level = |tier, blocks, write: f64, read: f64| Level {
-            tier,
-            store: Store::new(blocks),
-            write: link(Service::Shared, write, config.disk_latency_ms),
-            read: link(Service::Shared, read, config.disk_latency_ms),
-        };
-        let speed = &config.bandwidth;
-        let disk = (config.disk_blocks > 0)
-            .then(|| level(LowerTier::Disk, config.disk_blocks, speed.g2_to_g3, speed.g3_to_g2));
+        let gb_s = &config.bandwidth;
+        let host = speed(gb_s.g1_to_g2, gb_s.g2_to_g1, config.host_latency_ms);
+        let disk = speed(gb_s.g2_to_g3, gb_s.g3_to_g2, config.disk_latency_ms);
+        let storage = speed(gb_s.g2_to_g4, gb_s.g4_to_g2, config.disk_latency_ms);
+        let disk = (config.disk_blocks > 0).then(|| Level::new(LowerTier::Disk, config.disk_blocks, disk));
         let storage = config
             .storage
-            .then(|| level(LowerTier::Storage, STORAGE_BLOCKS, speed.g2_to_g4, speed.g4_to_g2));
+            .then(|| Level::new(LowerTier::Storage, STORAGE_BLOCKS, storage));
         Self {
             block_bytes: u64::from(block_size) * config.bytes_per_token,
             writes: config.writes,
             host: Store::new(config.host_blocks),
-            store: link(service, speed.g1_to_g2, config.host_latency_ms),
-            load: link(service, speed.g2_to_g1, config.host_latency_ms),
+            link: match config.writes {
+                Writes::Through => Link::InTurn(Lanes::new(host)),
+                Writes::OnEviction { .. } => Link::Shared(Shared::new(host)),
+            },
             levels: disk.into_iter().chain(storage).collect(),
             transfers: HashMap::default(),
             loading: HashSet::default(),
@@ -158,6 +145,11 @@ impl Tiers {
     /// Whether computed blocks of prompts are written, rather than evicted blocks.
     pub(crate) fn writes_through(&self) -> bool {
         self.writes == Writes::Through
+    }
+
+    /// Whether computed blocks of prompts end up below the host, too.
+    pub(crate) fn reaches_below_host(&self) -> bool {
+        self.writes_through() && !self.levels.is_empty()
     }
 
     /// Changes whenever a lookup may have another outcome or another effect.
@@ -236,8 +228,8 @@ impl Tiers {
             self.version += 1;
             self.tell_removed(LowerTier::Host, gone);
             let id = self.open(Way::Store, batch.to_vec(), 0);
-            self.store.advance(now);
-            self.store.send(id, now, self.bytes(batch.len()));
+            let bytes = self.bytes(batch.len());
+            self.link.send(id, Direction::Down, now, bytes);
             self.evicted.push(id);
         }
     }
@@ -254,7 +246,7 @@ impl Tiers {
 
     /// When a store is done; zero if it is already or has not started.
     pub(crate) fn end_of_store(&self, id: TransferId) -> SimTime {
-        self.store.end_of(id).unwrap_or(SimTime::ZERO)
+        self.link.end_of(id).unwrap_or(SimTime::ZERO)
     }
 
     /// When a pass may compute.
@@ -287,8 +279,7 @@ impl Tiers {
         self.loading.extend(hashes);
         let bytes = self.bytes(blocks.len());
         let id = self.open(Way::Load, blocks, reader);
-        self.load.advance(now);
-        self.load.send(id, now.max(from), bytes);
+        self.link.send(id, Direction::Up, now.max(from), bytes);
         id
     }
 
@@ -296,7 +287,7 @@ impl Tiers {
     pub(crate) fn cancel_load(&mut self, id: TransferId) {
         if let Some(transfer) = self.transfers.remove(&id) {
             self.version += 1;
-            self.load.remove(id);
+            self.link.remove(id);
             self.loaded_or_not(&transfer.blocks);
         }
     }
@@ -305,20 +296,23 @@ impl Tiers {
     pub(crate) fn submit_prepared(&mut self, now: SimTime) {
         for id in std::mem::take(&mut self.prepared) {
             let bytes = self.bytes(self.transfers[&id].blocks.len());
-            self.store.advance(now);
-            self.store.send(id, now, bytes);
+            self.link.send(id, Direction::Down, now, bytes);
         }
     }
 
     /// Ends what is done by `now`; returns whether anything is.
     pub(crate) fn settle(&mut self, now: SimTime) -> bool {
-        if self.writes_through() && !self.levels.is_empty() {
+        if self.reaches_below_host() {
             return self.settle_by_tier(now);
         }
         let mut any = false;
-        while let Some((at, _, id)) = self.next().filter(|&(at, ..)| at <= now) {
-            self.end(id, at);
-            any = true;
+        while let Some(at) = self.next_end().filter(|&at| at <= now) {
+            let mut ended = self.settle_host(at);
+            self.settle_levels(at, &mut ended);
+            any |= !ended.is_empty();
+            for transfer in ended {
+                self.end(transfer, at);
+            }
         }
         any
     }
@@ -342,9 +336,10 @@ impl Tiers {
         }
     }
 
-    /// When the next transfer is over.
+    /// When something happens to a transfer next.
     pub(crate) fn next_end(&self) -> Option<SimTime> {
-        self.next().map(|(at, ..)| at)
+        let levels = self.levels.iter().filter_map(Level::next);
+        self.link.next().into_iter().chain(levels).min()
     }
 
     /// Moves what has changed to the end of `events`.
@@ -375,127 +370,6 @@ impl Tiers {
         }
     }
 
-    /// Sends for all blocks of `prompt` that only a level below the host has, block by block, up to the first that is
-    /// nowhere or that the host has no room for. `None`: there is nothing to wait for; else whether something was sent for.
-    fn promote(&mut self, reader: u32, prompt: &[BlockIdentity], now: SimTime) -> Option<bool> {
-        if self.levels.is_empty() {
-            return None;
-        }
-        if now > self.attempted_at {
-            self.attempted_at = now;
-            self.attempted.clear();
-        }
-        let keys = hashes(prompt);
-        let mut coming = false;
-        let mut wanted: Vec<Vec<BlockIdentity>> = vec![Vec::new(); self.levels.len()];
-        for identity in prompt {
-            let hash = identity.block.block_hash;
-            match self.host.presence(hash) {
-                Presence::Here => continue,
-                Presence::Coming => {
-                    coming = true;
-                    continue;
-                }
-                Presence::Missing => {}
-            }
-            let below = |presence| {
-                self.levels
-                    .iter()
-                    .position(|level| level.store.presence(hash) == presence)
-            };
-            let Some(index) = below(Presence::Here) else {
-                if below(Presence::Coming).is_none() {
-                    break;
-                }
-                coming = true;
-                continue;
-            };
-            self.levels[index].store.touch(hash);
-            // What takes no time may be evicted by the next look at the same instant.
-            if self.attempted.contains(&(reader, hash)) && !self.could_hold(&keys) {
-                break;
-            }
-            let Some(gone) = self.host.expect(&[*identity], &[hash]) else {
-                break;
-            };
-            self.tell_removed(LowerTier::Host, gone);
-            wanted[index].push(*identity);
-        }
-        let mut any = false;
-        for (index, blocks) in wanted.into_iter().enumerate() {
-            let read = hashes(&blocks);
-            any |= self.send_up(index, blocks, now);
-            self.attempted.extend(read.into_iter().map(|hash| (reader, hash)));
-        }
-        (any || coming).then_some(any)
-    }
-
-    /// Copies blocks from a level into the host, which expects them; `false`: there are none.
-    fn send_up(&mut self, index: usize, blocks: Vec<BlockIdentity>, now: SimTime) -> bool {
-        if blocks.is_empty() {
-            return false;
-        }
-        self.version += 1;
-        let bytes = self.bytes(blocks.len());
-        let read = hashes(&blocks);
-        let id = self.open(Way::Stage(index), blocks, 0);
-        let level = &mut self.levels[index];
-        level.store.read(&read);
-        level.read.advance(now);
-        level.read.send(id, now, bytes);
-        true
-    }
-
-    /// Whether the host could hold the start of a prompt that it or a level below has.
-    fn could_hold(&self, keys: &[SequenceHash]) -> bool {
-        let missing = |hash: &SequenceHash| self.host.presence(*hash) == Presence::Missing;
-        let below = |hash: SequenceHash| {
-            let mut levels = self.levels.iter();
-            levels.any(|level| level.store.presence(hash) != Presence::Missing)
-        };
-        let start = keys.iter().copied().take_while(|hash| !missing(hash) || below(*hash));
-        let start: Vec<SequenceHash> = start.collect();
-        start.iter().filter(|hash| missing(hash)).count() <= self.host.room(&start)
-    }
-
-    /// Sends for blocks of `prompt` that only a level below the host has, up to the first that nobody has or the host has no
-    /// room for. Returns whether any were sent for.
-    fn stage(&mut self, prompt: &[BlockIdentity], now: SimTime) -> bool {
-        if self.levels.is_empty() {
-            return false;
-        }
-        let hashes = hashes(prompt);
-        let mut room = self.host.room(&hashes);
-        let mut wanted: Vec<Vec<BlockIdentity>> = vec![Vec::new(); self.levels.len()];
-        for &hash in &hashes {
-            if self.host.presence(hash) != Presence::Missing {
-                continue;
-            }
-            let found = self
-                .levels
-                .iter()
-                .enumerate()
-                .find_map(|(index, level)| Some((index, level.store.get(hash)?)));
-            let Some((index, identity)) = found.filter(|_| room > 0) else {
-                break;
-            };
-            room -= 1;
-            wanted[index].push(identity);
-        }
-        let mut any = false;
-        for (index, blocks) in wanted.into_iter().enumerate() {
-            if blocks.is_empty() {
-                continue;
-            }
-            let Some(gone) = self.host.expect(&blocks, &hashes) else {
-                continue;
-            };
-            self.tell_removed(LowerTier::Host, gone);
-            any |= self.send_up(index, blocks, now);
-        }
-        any
-    }
-
     fn open(&mut self, way: Way, blocks: Vec<BlockIdentity>, reader: u32) -> TransferId {
         let id = TransferId(self.next_id);
         self.next_id += 1;
@@ -507,64 +381,36 @@ impl Tiers {
         self.block_bytes.saturating_mul(blocks as u64)
     }
 
-    /// What is done first.
-    fn next(&self) -> Option<(SimTime, Way, TransferId)> {
-        self.next_of_host().into_iter().chain(self.next_of_levels()).min()
-    }
-
-    /// What is done first below the host.
-    fn next_of_levels(&self) -> Option<(SimTime, Way, TransferId)> {
-        let on = |link: &Link, way: Way| link.next().map(|(at, id)| (at, way, id));
-        let levels = self.levels.iter().enumerate();
-        let ways =
-            levels.flat_map(|(index, level)| [on(&level.write, Way::Sink(index)), on(&level.read, Way::Stage(index))]);
-        ways.flatten().min()
-    }
-
-    /// What is done first between GPU and host.
-    fn next_of_host(&self) -> Option<(SimTime, Way, TransferId)> {
-        let on = |link: &Link, way: Way| link.next().map(|(at, id)| (at, way, id));
-        let host = [on(&self.store, Way::Store), on(&self.load, Way::Load)];
-        host.into_iter().flatten().min()
-    }
-
-    /// Takes a transfer that is done off its link.
-    fn take(&mut self, id: TransferId, at: SimTime) -> Option<Transfer> {
+    /// Takes a transfer that is done off the list.
+    fn take(&mut self, id: TransferId) -> Option<Transfer> {
         let transfer = self.transfers.remove(&id)?;
         self.version += 1;
-        let link = match transfer.way {
-            Way::Store => &mut self.store,
-            Way::Load => &mut self.load,
-            Way::Sink(index) => &mut self.levels[index].write,
-            Way::Stage(index) => &mut self.levels[index].read,
-        };
-        link.advance(at);
-        link.remove(id);
+        if transfer.way == Way::Store {
+            self.stored.push(id);
+        }
         Some(transfer)
     }
 
-    fn end(&mut self, id: TransferId, at: SimTime) {
-        let Some(Transfer { way, blocks, reader }) = self.take(id, at) else {
-            return;
-        };
+    /// Takes the transfers between GPU and host that are done by `now`.
+    fn settle_host(&mut self, now: SimTime) -> Vec<Transfer> {
+        let ended = self.link.settle(now);
+        ended.into_iter().filter_map(|(_, id)| self.take(id)).collect()
+    }
+
+    fn end(&mut self, transfer: Transfer, at: SimTime) {
+        let Transfer { way, blocks, reader } = transfer;
         match way {
             Way::Store => {
                 self.host.arrive(&blocks);
                 self.tell_stored(LowerTier::Host, &blocks);
-                self.stored.push(id);
                 self.sink(&blocks, at);
             }
             Way::Load => {
                 self.loaded_or_not(&blocks);
                 self.loaded.push(reader);
             }
-            Way::Sink(index) => {
-                self.host.done(&hashes(&blocks));
-                self.levels[index].store.arrive(&blocks);
-                self.tell_stored(self.levels[index].tier, &blocks);
-            }
-            Way::Stage(index) => {
-                self.levels[index].store.done(&hashes(&blocks));
+            Way::Sink(_) => self.host.done(&hashes(&blocks)),
+            Way::Stage(_) => {
                 self.host.arrive(&blocks);
                 self.tell_stored(LowerTier::Host, &blocks);
             }
@@ -574,27 +420,24 @@ impl Tiers {
     /// Dynamo 1.6.1 looks at the ends of passes only. What has come to the host by then goes on to the levels from then on,
     /// which see their own transfers end before; the host sees the end of those last.
     fn settle_by_tier(&mut self, now: SimTime) -> bool {
-        let mut any = false;
+        let done = self.settle_host(now);
+        let mut any = !done.is_empty();
         let mut landed: Vec<Vec<BlockIdentity>> = Vec::new();
-        while let Some((at, _, id)) = self.next_of_host().filter(|&(at, ..)| at <= now) {
-            let Some(transfer) = self.take(id, at) else { break };
-            any = true;
+        for transfer in done {
             if transfer.way == Way::Load {
                 self.loaded_or_not(&transfer.blocks);
                 self.loaded.push(transfer.reader);
             } else {
                 self.host.land(&transfer.blocks);
                 self.tell_stored(LowerTier::Host, &transfer.blocks);
-                self.stored.push(id);
                 landed.push(transfer.blocks);
             }
         }
-        let mut ended = Vec::new();
         for blocks in landed {
-            self.settle_levels(now, &mut ended);
             self.sink(&blocks, now);
             self.host.done(&hashes(&blocks));
         }
+        let mut ended = Vec::new();
         self.settle_levels(now, &mut ended);
         any |= !ended.is_empty();
         for Transfer { way, blocks, .. } in ended {
@@ -610,22 +453,6 @@ impl Tiers {
         any
     }
 
-    /// Ends transfers below the host, as far as the levels are concerned.
-    fn settle_levels(&mut self, now: SimTime, ended: &mut Vec<Transfer>) {
-        while let Some((at, way, id)) = self.next_of_levels().filter(|&(at, ..)| at <= now) {
-            let Some(transfer) = self.take(id, at) else { break };
-            match way {
-                Way::Sink(index) => {
-                    self.levels[index].store.arrive(&transfer.blocks);
-                    self.tell_stored(self.levels[index].tier, &transfer.blocks);
-                }
-                Way::Stage(index) => self.levels[index].store.done(&hashes(&transfer.blocks)),
-                Way::Store | Way::Load => {}
-            }
-            ended.push(transfer);
-        }
-    }
-
     /// A load of these blocks is over.
     fn loaded_or_not(&mut self, blocks: &[BlockIdentity]) {
         let hashes = hashes(blocks);
@@ -633,31 +460,6 @@ impl Tiers {
             self.loading.remove(hash);
         }
         self.host.done(&hashes);
-    }
-
-    /// What has arrived in the host goes on to every level that lacks it and has room.
-    fn sink(&mut self, blocks: &[BlockIdentity], at: SimTime) {
-        // What a level has of them stays there.
-        let kept = if self.writes_through() {
-            hashes(blocks)
-        } else {
-            Vec::new()
-        };
-        for index in 0..self.levels.len() {
-            let level = &mut self.levels[index];
-            let mut blocks: Vec<BlockIdentity> = blocks.to_vec();
-            blocks.retain(|identity| level.store.presence(identity.block.block_hash) == Presence::Missing);
-            blocks.truncate(level.store.room(&kept));
-            let gone = level.store.expect(&blocks, &kept).filter(|_| !blocks.is_empty());
-            let Some(gone) = gone else { continue };
-            let bytes = self.bytes(blocks.len());
-            self.host.read(&hashes(&blocks));
-            let id = self.open(Way::Sink(index), blocks, 0);
-            let level = &mut self.levels[index];
-            level.write.advance(at);
-            level.write.send(id, at, bytes);
-            self.tell_removed(self.levels[index].tier, gone);
-        }
     }
 
     fn tell_removed(&mut self, tier: LowerTier, block_hashes: Vec<SequenceHash>) {
