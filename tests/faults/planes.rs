@@ -413,13 +413,13 @@ fn load_figures_on_the_http_port_are_those_that_are_told() {
     assert!(usage() < 0.5);
     // A lie, and the truth again when it is over.
     let id = admin.fault("w0 lying high=50");
-    becomes("half of the blocks are said to be used", &|| {
-        usage().to_bits() == 0.5_f64.to_bits()
-    });
+    // Blocks are counted as the engine does, and it keeps one for itself.
+    let lied = || (usage() - 0.5).abs() < 0.01;
+    becomes("half of the blocks are said to be used", &lied);
     let mut answer = begin();
     answer.read_tokens(1);
     becomes("the rest is true", &|| running() > 0.0);
-    assert!((usage() - 0.5).abs() < 1e-9);
+    assert!(lied());
     admin.delete(&format!("/v1/faults/f{id}"));
     becomes("the truth", &|| usage() < 0.5);
     drop(answer);
