@@ -244,7 +244,7 @@ fn what_has_not_come_to_pass_does_not_count() {
         "response.reset_peer after_ms=86400000",
         "slow_start ms=10",
         "key_kept",
-        "lose_capacity share=0",
+        "lose_capacity share=0.000001",
         "recovery_wrong",
     ]) {
         let id = admin.fault(&format!("w0 {kind}"));
