@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::param::{self, Param};
 use super::{GateFault, Kind, KindInfo, Layer, is_zero};
 
 gate! {
@@ -10,10 +11,10 @@ gate! {
         /// The call is looked at later.
         Latency = "latency" {
             /// Delay, ms.
-            ms: f64,
+            ms: f64 as param::MS,
             /// Random extra delay, uniform up to so much, ms.
             #[serde(default, skip_serializing_if = "is_zero")]
-            jitter_ms: f64,
+            jitter_ms: f64 as param::MS,
         }
         /// The connection that brought the call is reset.
         ResetPeer = "reset_peer" {}
