@@ -330,7 +330,7 @@ impl Rendezvous {
         let theirs = kind(&theirs.engine_type, theirs.order);
         if self.disagreements.is_new(&theirs) {
             let actor = self.parts.path;
-            tracing::warn!(%actor, engine = ours, %theirs, "a decode worker of another engine cannot take KV from here; said once");
+            tracing::warn!(%actor, engine = %ours, %theirs, "a decode worker of another engine cannot take KV from here; said once");
         }
         format!("{MISMATCH}: the prefill worker has {ours}, the decode worker {theirs}")
     }
