@@ -1,7 +1,8 @@
 //! Changes as they happen: server-sent events.
 //!
 //! `names`: once, what the columns of samples mean. `entry`: one entry of the journal. `sample`: figures, every so often.
-//! `lost`: the reader was too slow, and entries before the next one are gone. A reader pulls: nothing is queued for it, so a slow one costs nothing but its connection.
+//! `lost`: the reader was too slow, and entries before the next one are gone. A reader pulls: nothing is queued for it, so a slow one costs nothing but its connection, and
+//! one that takes nothing at all loses that, too.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
