@@ -50,9 +50,12 @@ impl Seats {
     pub(super) fn take(self: &Arc<Self>, now: Instant) -> Option<Seat> {
         let mut taken = self.lock();
         if taken.seats.len() >= MAX_READERS {
-            let may_stay = |place: &Place| now.saturating_duration_since(place.since) < TENURE;
-            let longest = taken.seats.pop_front_if(|place| !may_stay(place))?;
+            let longest = taken.seats.front()?;
+            if now.saturating_duration_since(longest.since) < TENURE {
+                return None;
+            }
             longest.leave.cancel();
+            taken.seats.pop_front();
         }
         taken.numbers += 1;
         let (number, leave) = (taken.numbers, CancellationToken::new());
