@@ -36,14 +36,12 @@ impl Identity {
                 Some(folder) if folder != Path::new("") => folder.canonicalize()?,
                 Some(_) | None => Path::new(".").canonicalize()?,
             };
-            match fs::read_link(&path) {
-                // A link to a file that is not there yet.
-                Ok(target) => path = folder.join(target),
-                Err(_) => {
-                    let name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?;
-                    return Ok(Some(Self::ToBeMade(folder.join(name))));
-                }
-            }
+            let Ok(target) = fs::read_link(&path) else {
+                let name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?;
+                return Ok(Some(Self::ToBeMade(folder.join(name))));
+            };
+            // A link to a file that is not there yet.
+            path = folder.join(target);
         }
         Err(io::Error::other("too many symbolic links"))
     }
