@@ -22,6 +22,7 @@ use crate::faults::journal::Event;
 use crate::faults::kind::LifeFault;
 use crate::faults::ledger::{Listed, Turn};
 use crate::faults::select::Candidate;
+use crate::faults::table::OpenFault;
 use crate::faults::{Fault, FaultError, FaultId, Journal, Kind, Ledger, Selector};
 use crate::types::WorkerId;
 
@@ -43,6 +44,9 @@ pub struct FaultDesk {
     clock: Clock,
     timer: Option<SpawnHandle>,
 }
+
+/// A step, and what counts it, if its fault has happened with it.
+type Counted = (Step, Option<Arc<OpenFault>>);
 
 /// Removes and adds faults, all of them or none. The answer has the numbers of the new ones.
 #[derive(Message)]
@@ -110,16 +114,21 @@ impl FaultDesk {
             }
         }
         // One after the other for each worker, all workers at once.
-        let mut by_worker: BTreeMap<WorkerId, Vec<Step>> = BTreeMap::new();
+        let mut by_worker: BTreeMap<WorkerId, Vec<Counted>> = BTreeMap::new();
         for step in turn.steps {
-            by_worker.entry(step.worker).or_default().push(step);
+            let fault = self.ledger.struck(step.fault, step.worker);
+            let counted = fault.filter(|fault| step.act.is_deed_of(fault.kind()));
+            by_worker.entry(step.worker).or_default().push((step, counted));
         }
         for steps in by_worker.into_values() {
             let (fleet, journal) = (self.fleet.clone(), Arc::clone(&self.journal));
             ctx.spawn(
                 async move {
-                    for step in steps {
+                    for (step, counted) in steps {
                         let (path, outcome) = perform(&fleet, &step).await;
+                        if let Some(fault) = counted {
+                            fault.note(outcome.is_ok());
+                        }
                         let outcome = match (&step.act, outcome) {
                             // What it was for is so already: other faults and commands strike, too.
                             (

@@ -1,7 +1,6 @@
 //! What the admin API answers. [`super::openapi`] has the table of its paths.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
 use axum::body::Bytes;
 use axum::extract::State;
@@ -15,6 +14,7 @@ use serde_json::{Value, json};
 use super::answer::{Asked, Named, Problem};
 use super::blocks::Shape;
 use super::figures::{self, Each};
+use super::seats::Seats;
 use super::{dashboard, live, openapi, supervisor};
 use crate::actors::control::Control;
 use crate::actors::death::Death;
@@ -29,7 +29,7 @@ use crate::types::{SequenceHash, StoredBlock, WorkerId};
 pub(super) struct Api {
     pub(super) control: Control,
     /// Readers of live changes.
-    pub(super) readers: Arc<AtomicUsize>,
+    pub(super) seats: Arc<Seats>,
 }
 
 type Answer = Result<Json<Value>, Problem>;
@@ -37,7 +37,7 @@ type Answer = Result<Json<Value>, Problem>;
 pub(super) fn router(control: Control) -> Router {
     let api = Arc::new(Api {
         control,
-        readers: Arc::default(),
+        seats: Arc::default(),
     });
     Router::new()
         .route("/v1/fleet", get(fleet))

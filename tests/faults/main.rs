@@ -14,6 +14,7 @@ mod scene;
 
 mod admin;
 mod admin_api;
+mod counts;
 mod ctl;
 mod ctl_covers;
 mod discovery;

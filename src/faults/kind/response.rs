@@ -72,17 +72,35 @@ gate! {
             #[serde(default, skip_serializing_if = "is_zero")]
             delay_ms: f64 as param::MS,
         }
-        /// The stream begins without its prologue.
+        /// The stream begins without its prologue; HTTP has none.
         NoPrologue = "no_prologue" {}
-        /// The last item is sent twice.
+        /// The last item is sent twice; HTTP has none.
         DuplicateFinal = "duplicate_final" {}
-        /// The stream ends without its last item.
+        /// The stream ends without its last item; HTTP has none.
         MissingFinal = "missing_final" {}
-        /// After so many tokens comes a frame that is no frame.
+        /// After so many tokens comes a frame that is no frame; on HTTP an event that is no JSON, and of an answer that is
+        /// not streamed a whole body that is none.
         MalformedFrame = "malformed_frame" {
             /// Tokens before it.
             #[serde(default, skip_serializing_if = "is_none_left")]
             after_tokens: u32 as param::TOKENS,
+        }
+    }
+}
+
+impl ResponseFault {
+    /// Whether it acts on the bytes of a connection, whatever they say.
+    pub const fn acts_on_bytes(&self) -> bool {
+        match self {
+            Self::Latency { .. }
+            | Self::Bandwidth { .. }
+            | Self::ResetPeer { .. }
+            | Self::SlowClose { .. }
+            | Self::LimitData { .. }
+            | Self::Slicer { .. } => true,
+            Self::NoPrologue {} | Self::DuplicateFinal {} | Self::MissingFinal {} | Self::MalformedFrame { .. } => {
+                false
+            }
         }
     }
 }
