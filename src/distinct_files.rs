@@ -133,18 +133,16 @@ impl Identity {
                 Err(error) => return Err(error),
             }
             let folder = settled(path.parent().unwrap_or(Path::new("")))?;
-            match fs::read_link(&path) {
-                // A link to a file that is not there yet.
-                Ok(target) => path = folder.join(target),
-                Err(_) => {
-                    let name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?;
-                    return Ok(Some(Self {
-                        place: folder.join(name),
-                        there: None,
-                        is_directory: false,
-                    }));
-                }
-            }
+            let Ok(target) = fs::read_link(&path) else {
+                let name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?;
+                return Ok(Some(Self {
+                    place: folder.join(name),
+                    there: None,
+                    is_directory: false,
+                }));
+            };
+            // A link to a file that is not there yet.
+            path = folder.join(target);
         }
         Err(io::Error::other("too many symbolic links"))
     }

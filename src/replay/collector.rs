@@ -180,8 +180,12 @@ impl Collector {
             decode_admit_ms: handoff.and_then(|handoff| time(handoff.decode_admit)),
             source_released_ms: handoff.and_then(|handoff| time(handoff.source_released)),
             decode_reused_input_tokens: handoff.and_then(|handoff| handoff.decode_reused),
-            prefill_route_overlap_tokens: handoff.map(|handoff| overlap_tokens(&handoff.route)),
-            decode_route_overlap_tokens: handoff.map(|_| overlap_tokens(&flight.route)),
+            prefill_route_overlap_tokens: handoff
+                .filter(|handoff| handoff.route.was_asked())
+                .map(|handoff| overlap_tokens(&handoff.route)),
+            decode_route_overlap_tokens: handoff
+                .filter(|_| flight.route.was_asked())
+                .map(|_| overlap_tokens(&flight.route)),
             route_outcome: outcome(first_route),
             route_queue_wait_ms: wait_ms(first_route),
             selected_overlap_blocks: first_route.overlap.map(|(selected, _)| selected),
@@ -189,11 +193,12 @@ impl Collector {
             routing_history: match handoff {
                 None => vec![routing("agg", &flight.route)],
                 Some(handoff) => {
-                    let mut routes = vec![routing("prefill", &handoff.route), routing("decode", &flight.route)];
+                    let mut routes = [("prefill", &handoff.route), ("decode", &flight.route)];
                     if self.decode_first {
                         routes.reverse();
                     }
-                    routes
+                    let asked = routes.into_iter().filter(|(_, route)| route.was_asked());
+                    asked.map(|(pool, route)| routing(pool, route)).collect()
                 }
             },
             admission_history: admissions(flight),

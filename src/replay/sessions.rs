@@ -217,6 +217,8 @@ pub struct SessionSource {
     ended: u64,
     /// Delta form: everything said so far, of sessions under way.
     histories: HashMap<u32, Vec<Token>, FxBuildHasher>,
+    /// Request whose answer is shorter than planned, and its tokens.
+    cut: Option<(u32, usize)>,
 }
 
 impl SessionSource {
@@ -248,6 +250,7 @@ impl SessionSource {
             open: 0,
             ended: 0,
             histories: HashMap::default(),
+            cut: None,
             trace,
         }
     }
@@ -319,6 +322,10 @@ impl Source for SessionSource {
         Some(self.turn(tag, at))
     }
 
+    fn cut_short(&mut self, tag: u32, tokens: u32) {
+        self.cut = Some((tag, tokens as usize));
+    }
+
     fn ended(&mut self, tag: u32, now: SimTime, terminal: Terminal) {
         let row = self.trace.turns[tag as usize];
         self.ended += 1;
@@ -329,7 +336,11 @@ impl Source for SessionSource {
                 .get(row.extra as usize)
                 .and_then(|extra| extra.planned.clone());
             if let (Some(history), Some(said)) = (self.histories.get_mut(&row.session), said) {
-                history.extend_from_slice(&said);
+                let tokens = self
+                    .cut
+                    .take_if(|(cut, _)| *cut == tag)
+                    .map_or(said.len(), |(_, tokens)| tokens);
+                history.extend_from_slice(&said[..tokens.min(said.len())]);
             }
         }
         if row.next == NONE {

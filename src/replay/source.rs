@@ -67,6 +67,9 @@ pub trait Source {
     /// The next request that is due at `now`.
     fn take(&mut self, now: SimTime) -> Option<Turn>;
 
+    /// A request is about to end with so many tokens, fewer than were asked for: its worker takes no longer sequence.
+    fn cut_short(&mut self, _tag: u32, _tokens: u32) {}
+
     /// A request ended.
     fn ended(&mut self, tag: u32, now: SimTime, terminal: Terminal);
 

@@ -78,9 +78,6 @@ impl Handoff for Sglang {
         }
         self.held -= 1;
         self.full = false;
-        if self.rules.decodes_at_once() {
-            self.complete_page(at);
-        }
         self.finish(at);
         self.desk.room_came();
         self.reserve_first();

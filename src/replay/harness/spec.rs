@@ -133,4 +133,7 @@ pub enum ReplayError {
     /// Something waits for what cannot come.
     #[error("replay cannot go on: {0} requests are in flight and no event is due")]
     DeadEnd(usize),
+    /// The workload has more to come and does not say when.
+    #[error("replay cannot go on: nothing is in flight and the rest of the workload is never due")]
+    NeverDue,
 }
