@@ -45,6 +45,9 @@ pub struct FaultDesk {
     timer: Option<SpawnHandle>,
 }
 
+/// A step, and what counts it, if its fault has happened with it.
+type Counted = (Step, Option<Arc<OpenFault>>);
+
 /// Removes and adds faults, all of them or none. The answer has the numbers of the new ones.
 #[derive(Message)]
 #[rtype(result = "Result<Vec<FaultId>, FaultError>")]
@@ -111,7 +114,7 @@ impl FaultDesk {
             }
         }
         // One after the other for each worker, all workers at once.
-        let mut by_worker: BTreeMap<WorkerId, Vec<(Step, Option<Arc<OpenFault>>)>> = BTreeMap::new();
+        let mut by_worker: BTreeMap<WorkerId, Vec<Counted>> = BTreeMap::new();
         for step in turn.steps {
             let fault = self.ledger.struck(step.fault, step.worker);
             let counted = fault.filter(|fault| step.act.is_deed_of(fault.kind()));

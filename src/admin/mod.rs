@@ -18,6 +18,7 @@ mod live;
 pub mod openapi;
 mod routes;
 mod schemas;
+mod seats;
 pub mod server;
 pub mod status;
 mod supervisor;

@@ -34,8 +34,8 @@ struct Toxic<T> {
 }
 
 impl<T: Copy> Toxic<T> {
-    fn new(does: T, fault: Due<ResponseFault>) -> Option<Self> {
-        Some(Self { does, fault })
+    fn new(does: T, fault: Due<ResponseFault>) -> Self {
+        Self { does, fault }
     }
 
     /// It acts.
@@ -63,14 +63,14 @@ impl Toxics {
         for fault in faults {
             acts |= fault.acts_on_bytes();
             match *fault {
-                ResponseFault::Latency { ms, jitter_ms } => toxics.latency = Toxic::new((ms, jitter_ms), fault),
-                ResponseFault::Bandwidth { bytes_per_s } => toxics.bytes_per_s = Toxic::new(bytes_per_s, fault),
-                ResponseFault::ResetPeer { after_ms } => toxics.reset_after = Toxic::new(millis(after_ms), fault),
-                ResponseFault::SlowClose { ms } => toxics.slow_close = Toxic::new(millis(ms), fault),
-                ResponseFault::LimitData { bytes } => toxics.limit = Toxic::new(bytes, fault),
+                ResponseFault::Latency { ms, jitter_ms } => toxics.latency = Some(Toxic::new((ms, jitter_ms), fault)),
+                ResponseFault::Bandwidth { bytes_per_s } => toxics.bytes_per_s = Some(Toxic::new(bytes_per_s, fault)),
+                ResponseFault::ResetPeer { after_ms } => toxics.reset_after = Some(Toxic::new(millis(after_ms), fault)),
+                ResponseFault::SlowClose { ms } => toxics.slow_close = Some(Toxic::new(millis(ms), fault)),
+                ResponseFault::LimitData { bytes } => toxics.limit = Some(Toxic::new(bytes, fault)),
                 ResponseFault::Slicer { bytes, delay_ms } => {
                     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-                    toxics.slice = Toxic::new((bytes, millis(delay_ms)), fault);
+                    toxics.slice = Some(Toxic::new((bytes, millis(delay_ms)), fault));
                 }
                 ResponseFault::NoPrologue {}
                 | ResponseFault::DuplicateFinal {}

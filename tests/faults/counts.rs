@@ -198,26 +198,20 @@ fn every_kind_counts_when_it_has_happened() {
         };
         let line = format!("w0 {layer}.{kind}");
         let id = admin.fault(&line);
-        let _sents = match by {
-            By::Itself => None,
-            _ => {
-                assert_eq!(counts(admin, id), (0, 0), "{line} has not happened yet");
-                match by {
-                    By::Itself => None,
-                    By::Call | By::Prefill => Some(send(&[(admin.scene.address(0), chat(&prompt(n), 10))])),
-                    By::Query => Some(send(&[query(admin)])),
-                    By::Meeting => Some(send(&legs(admin))),
-                    By::Restart => {
-                        admin.fault("w0 restart");
-                        None
-                    }
-                    By::Crash => {
-                        admin.fault("w0 crash");
-                        None
-                    }
-                }
+        if by != By::Itself {
+            assert_eq!(counts(admin, id), (0, 0), "{line} has not happened yet");
+        }
+        let requests = match by {
+            By::Itself => Vec::new(),
+            By::Call | By::Prefill => vec![(admin.scene.address(0), chat(&prompt(n), 10))],
+            By::Query => vec![query(admin)],
+            By::Meeting => legs(admin).into(),
+            By::Restart | By::Crash => {
+                admin.fault(if by == By::Crash { "w0 crash" } else { "w0 restart" });
+                Vec::new()
             }
         };
+        let _sents = send(&requests);
         admin.scene.until(&line, |_| counts(admin, id).1 > 0);
         let (asked, happened) = counts(admin, id);
         assert!(asked >= happened, "{line}: {asked} {happened}");
