@@ -187,7 +187,7 @@ fn every_refusal_names_the_path_of_the_key() {
         ("engine.speed=3", "engine.speed is not known"),
         (
             "engine.workers.aggregated.scheduler.max_sequences=-1",
-            "engine.workers.aggregated.scheduler.max_sequences: ",
+            "engine.workers.aggregated.scheduler.max_sequences is -1, expected a whole number from 0 to 4294967295",
         ),
         (
             "engine.workers.aggregated.parallelism.replicas=0",
