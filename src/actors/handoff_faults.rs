@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::faults::WorkerFaults;
 use crate::faults::kind::RendezvousFault;
+use crate::types::span_of_ms;
 
 /// What becomes of a prompt that is ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,9 +58,7 @@ impl Trouble {
         let mut trouble = Self::NONE;
         for fault in faults.ask::<RendezvousFault>() {
             match fault {
-                RendezvousFault::Late { ms } => trouble.end_with(WhenReady::Said {
-                    late: Duration::try_from_secs_f64(ms / 1e3).unwrap_or(Duration::ZERO),
-                }),
+                RendezvousFault::Late { ms } => trouble.end_with(WhenReady::Said { late: span_of_ms(ms) }),
                 RendezvousFault::NeverReady {} => trouble.end_with(WhenReady::Silence),
                 RendezvousFault::Abort {} => trouble.end_with(WhenReady::Abort),
                 RendezvousFault::Orphan {} => trouble.end_with(WhenReady::Orphan),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::faults::WorkerFaults;
 use crate::faults::kind::{MetricsFault, Wave};
+use crate::types::span_of_ms;
 
 /// What becomes of a report.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -43,7 +44,7 @@ impl Spin {
             match fault {
                 MetricsFault::Frozen {} => spin.frozen = true,
                 MetricsFault::Stale { ms } => {
-                    spin.late = Duration::try_from_secs_f64(ms / 1e3).unwrap_or(Duration::ZERO);
+                    spin.late = span_of_ms(ms);
                 }
                 MetricsFault::Lying {
                     wave,
@@ -88,7 +89,7 @@ impl Lie {
             Wave::Ramp => self.period_ms / 20.0,
             Wave::Square => self.period_ms / 4.0,
         };
-        Duration::try_from_secs_f64(ms.clamp(20.0, 1000.0) / 1e3).unwrap_or(Duration::from_secs(1))
+        span_of_ms(ms.clamp(20.0, 1000.0))
     }
 }
 

@@ -13,6 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::faults::draw::Dice;
 use crate::faults::kind::ResponseFault;
+use crate::types::span_of_ms;
 
 /// What happens to the bytes of one connection.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -32,10 +33,6 @@ const CHUNK: usize = 16 * 1024;
 /// A narrow connection writes this many times a second.
 const STEPS_PER_SECOND: f64 = 50.0;
 
-fn millis(ms: f64) -> Duration {
-    Duration::try_from_secs_f64(ms / 1e3).unwrap_or(Duration::ZERO)
-}
-
 impl Toxics {
     /// What these faults do to the bytes of a connection; `None`: nothing.
     pub fn of(faults: &[ResponseFault]) -> Option<Self> {
@@ -44,11 +41,11 @@ impl Toxics {
             match fault {
                 ResponseFault::Latency { ms, jitter_ms } => (toxics.latency_ms, toxics.jitter_ms) = (*ms, *jitter_ms),
                 ResponseFault::Bandwidth { bytes_per_s } => toxics.bytes_per_s = Some(*bytes_per_s),
-                ResponseFault::ResetPeer { after_ms } => toxics.reset_after = Some(millis(*after_ms)),
-                ResponseFault::SlowClose { ms } => toxics.slow_close = millis(*ms),
+                ResponseFault::ResetPeer { after_ms } => toxics.reset_after = Some(span_of_ms(*after_ms)),
+                ResponseFault::SlowClose { ms } => toxics.slow_close = span_of_ms(*ms),
                 ResponseFault::LimitData { bytes } => toxics.limit = Some(*bytes),
                 ResponseFault::Slicer { bytes, delay_ms } => {
-                    toxics.slice = Some((usize::try_from(*bytes).unwrap_or(usize::MAX), millis(*delay_ms)));
+                    toxics.slice = Some((usize::try_from(*bytes).unwrap_or(usize::MAX), span_of_ms(*delay_ms)));
                 }
                 ResponseFault::NoPrologue {}
                 | ResponseFault::DuplicateFinal {}
@@ -129,7 +126,7 @@ impl Toxics {
             chunks += 1;
             let wait = self.latency_ms + self.jitter_ms * dice.unit(chunks);
             if wait > 0.0 {
-                tokio::time::sleep(millis(wait)).await;
+                tokio::time::sleep(span_of_ms(wait)).await;
             }
             let allowed = usize::try_from(left).unwrap_or(usize::MAX).min(read);
             left -= allowed as u64;
@@ -154,7 +151,7 @@ impl Toxics {
             to.write_all(piece).await?;
             let narrow = self
                 .bytes_per_s
-                .map_or(Duration::ZERO, |rate| millis(piece.len() as f64 * 1e3 / rate));
+                .map_or(Duration::ZERO, |rate| span_of_ms(piece.len() as f64 * 1e3 / rate));
             let wait = pause.saturating_add(narrow);
             if !wait.is_zero() {
                 tokio::time::sleep(wait).await;
