@@ -8,7 +8,7 @@ use super::group::{ACCEPT_RATES, DRAFT_SEED, eviction_backend};
 use super::layers::{Layered, Origin};
 use super::settings::Settings;
 use super::{choices::Finite, tiers, unread};
-use crate::engine::SglangConfig;
+use crate::engine::{CapacityPolicy, SglangConfig};
 
 /// Those of an engine that `s` describes.
 fn defaults(layered: &Layered, s: &Settings) -> Settings {
@@ -24,7 +24,7 @@ fn defaults(layered: &Layered, s: &Settings) -> Settings {
         sglang_radix_eviction_policy: Some(sglang.radix_eviction_policy),
         sglang_tlru_next_prompt_estimate: Some(sglang.tlru_next_prompt_estimate),
         sglang_prefill_decode_interval: Some(sglang.prefill_decode_interval),
-        trtllm_capacity_scheduler_policy: Some(s.trtllm_capacity_scheduler_policy.unwrap_or_default()),
+        trtllm_capacity_scheduler_policy: Some(CapacityPolicy::default()),
         eviction_backend: eviction_backend(layered, s).ok(),
         aic_nextn_accept_rates: Some(ACCEPT_RATES.to_owned()),
         aic_mtp_seed: Some(DRAFT_SEED),
@@ -57,8 +57,9 @@ impl Layered {
         let Ok(Value::Object(all)) = serde_json::to_value(defaults(self, &s)) else {
             return spelled;
         };
-        let unsaid = |key: &String| self.value(key).is_none() && unread::is_read(key, &s);
-        let read: Map<String, Value> = all.into_iter().filter(|(key, _)| unsaid(key)).collect();
+        let unsaid = |key: &str| self.value(key).is_none() && unread::is_read(key, &s);
+        let read = all.into_iter().filter(|(key, value)| !value.is_null() && unsaid(key));
+        let read: Map<String, Value> = read.collect();
         if let Ok(read) = serde_json::from_value(Value::Object(read)) {
             spelled.put(&read, &Origin::Default);
         }
