@@ -16,6 +16,7 @@ pub mod engine;
 pub mod faults;
 pub mod model;
 pub mod online;
+mod patient_io;
 pub mod predict;
 pub mod profile;
 pub mod recommend;

@@ -29,7 +29,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("witness", &["block_hash", "transport", "truth", "types"]),
     ("replay_run", &["cli", "config", "engine", "replay", "router", "types"]),
     ("predict", &["cli", "engine", "replay", "replay_run"]),
-    ("recommend", &["cli", "predict", "replay"]),
+    ("recommend", &["cli", "model", "predict", "replay"]),
     ("traces", &["block_hash", "cli", "replay", "replay_run", "types"]),
     ("cli", &["config", "engine", "types"]),
     (
@@ -46,7 +46,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "types",
         ],
     ),
-    ("admin", &["actors", "config", "faults", "types", "whole_body"]),
+    (
+        "admin",
+        &["actors", "config", "faults", "patient_io", "types", "whole_body"],
+    ),
     ("faults", &["types"]),
     (
         "config",
@@ -97,12 +100,13 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("transport", &["block_hash", "faults", "types"]),
     (
         "transport::http",
-        &["block_hash", "faults", "model", "types", "whole_body"],
+        &["block_hash", "faults", "model", "patient_io", "types", "whole_body"],
     ),
     ("model", &["types"]),
     ("profile", &["engine"]),
     ("block_hash", &["types"]),
     ("types", &[]),
+    ("patient_io", &[]),
     ("whole_body", &[]),
 ];
 

@@ -133,6 +133,61 @@ fn an_interrupted_replay_writes_what_it_has_and_marks_it() {
 }
 
 #[test]
+fn a_prompt_that_can_never_be_computed_is_rejected_and_the_others_are_served() {
+    let directory = tempfile::tempdir().unwrap();
+    let rows = [(0, 100), (10, 400), (20, 50)].map(|(at, tokens)| {
+        json!({"timestamp": at, "input_length": tokens, "output_length": 2, "hash_ids": [at]}).to_string()
+    });
+    std::fs::write(directory.path().join("t.jsonl"), rows.join("\n")).unwrap();
+    let engine = r#"{"block_size": 64, "max_num_batched_tokens": 256, "enable_chunked_prefill": false}"#;
+    for workers in ["1", "2"] {
+        let flags = ["t.jsonl", "--num-workers", workers, "--extra-engine-args", engine];
+        let records = ["--request-records", "records.jsonl"];
+        let output = replay(directory.path(), &[&flags[..], &records].concat());
+        let said = text(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        assert!(
+            said.contains("1 of 3 requests were rejected") && said.contains("without chunked prefill"),
+            "{said}"
+        );
+        assert_eq!(report(directory.path())["completed_requests"], 2);
+        let records = std::fs::read_to_string(directory.path().join("records.jsonl")).unwrap();
+        let rejected: Vec<Value> = records
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        let rejected: Vec<&Value> = rejected
+            .iter()
+            .filter(|record| record["terminal_status"] == "rejected")
+            .collect();
+        assert_eq!((rejected.len(), &rejected[0]["input_length"]), (1, &json!(400)));
+    }
+}
+
+#[test]
+fn a_bound_on_whole_requests_stands_alone_as_in_1_6_1() {
+    let directory = tempfile::tempdir().unwrap();
+    let load = [&LOAD[..], &["--replay-concurrency", "4"]].concat();
+    let both = ["--sla-e2e-ms", "900", "--sla-ttft-ms", "50"];
+    let output = replay(directory.path(), &[&load[..], &both].concat());
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        text(&output.stderr).contains("--sla-e2e-ms stands alone"),
+        "{}",
+        text(&output.stderr)
+    );
+    let output = replay(
+        directory.path(),
+        &[&load[..], &both, &["--semantics", "1.4.2"]].concat(),
+    );
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(report(directory.path())["goodput_completed_requests"].is_u64());
+    let output = replay(directory.path(), &[&load[..], &["--sla-itl-ms", "-1"]].concat());
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("--sla-itl-ms is -1, expected ms above 0"));
+}
+
+#[test]
 fn the_same_seed_gives_the_same_report_and_records_byte_for_byte() {
     let run = |seed: &str| {
         let directory = tempfile::tempdir().unwrap();

@@ -165,9 +165,19 @@ impl Control {
         let healed = self.desk.send(Heal(workers.clone())).await;
         healed.map_err(|_| CommandError::Stopped)?;
         for worker in workers {
-            if self.is_gone(worker) {
-                self.restart(worker, same_id).await?;
+            let state = self.registry.get(worker).map(|entry| entry.state());
+            match state {
+                // Not there yet, or leaving as it was told to.
+                None | Some(WorkerState::Planned | WorkerState::Draining) => continue,
+                // One that was killed a moment ago may not be gone yet, and looks alive.
+                Some(WorkerState::Starting | WorkerState::Ready | WorkerState::Left | WorkerState::Dead) => {}
             }
+            let outcome = restart_when_gone(&self.fleet, worker, same_id).await;
+            if let Err(CommandError::Alive(_)) = outcome {
+                continue;
+            }
+            self.note(ActorPath { worker, child: None }, "restart", &outcome);
+            outcome?;
         }
         Ok(())
     }

@@ -1,7 +1,6 @@
 //! What the admin API answers. [`super::openapi`] has the table of its paths.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
 use axum::body::Bytes;
 use axum::extract::{Path, State};
@@ -15,6 +14,7 @@ use serde_json::{Value, json};
 use super::answer::{Asked, Problem};
 use super::blocks::Shape;
 use super::figures::{self, Each};
+use super::seats::Seats;
 use super::{dashboard, live, openapi, supervisor};
 use crate::actors::control::Control;
 use crate::actors::death::Death;
@@ -29,7 +29,7 @@ use crate::types::{SequenceHash, StoredBlock, WorkerId};
 pub(super) struct Api {
     pub(super) control: Control,
     /// Readers of live changes.
-    pub(super) readers: Arc<AtomicUsize>,
+    pub(super) seats: Arc<Seats>,
 }
 
 type Answer = Result<Json<Value>, Problem>;
@@ -37,7 +37,7 @@ type Answer = Result<Json<Value>, Problem>;
 pub(super) fn router(control: Control) -> Router {
     let api = Arc::new(Api {
         control,
-        readers: Arc::default(),
+        seats: Arc::default(),
     });
     Router::new()
         .route("/v1/fleet", get(fleet))
@@ -89,8 +89,13 @@ struct Most {
 
 async fn requests(State(api): State<Arc<Api>>, Asked(most): Asked<Most>) -> Answer {
     let of = most.worker.map(|path| path.parse::<ActorPath>()).transpose()?;
+    if let Some(path) = of {
+        let entry = api.control.registry().get(path.worker);
+        entry.ok_or(CommandError::NoSuchActor(path))?;
+    }
+    let of = of.map(whole).transpose()?;
     let limit = most.limit.unwrap_or(1000).min(MAX_ENTRIES);
-    let (requests, not_listed) = api.control.requests(of.map(|path| path.worker), limit);
+    let (requests, not_listed) = api.control.requests(of, limit);
     Ok(Json(json!({"requests": requests, "not_listed": not_listed})))
 }
 
@@ -119,7 +124,11 @@ struct Which {
 async fn workers(State(api): State<Arc<Api>>, Asked(which): Asked<Which>) -> Answer {
     let mut rows = api.control.registry().rows(api.control.now());
     if let Some(select) = which.select {
-        let chosen = api.control.choose(select.parse()?, 0).await;
+        let select: Selector = select.parse()?;
+        if !select.can_match(&api.control.registry().candidates()) {
+            return Err(nobody(&select));
+        }
+        let chosen = api.control.choose(select, 0).await;
         let chosen: Vec<String> = chosen.iter().map(ToString::to_string).collect();
         rows.retain(|row| chosen.contains(&row.path));
     }
@@ -342,7 +351,7 @@ async fn command(State(api): State<Arc<Api>>, body: Bytes) -> Result<Response, P
         (None, Some(select)) => {
             let chosen = api.control.choose(select.clone(), order.seed).await;
             if chosen.is_empty() {
-                return Err(Problem::not_found(format!("{select} selects no worker of this fleet")));
+                return Err(nobody(&select));
             }
             chosen
                 .into_iter()
@@ -370,31 +379,37 @@ async fn command(State(api): State<Arc<Api>>, body: Bytes) -> Result<Response, P
     Ok((worst, Json(json!({"results": results}))).into_response())
 }
 
+fn nobody(select: &Selector) -> Problem {
+    Problem::not_found(format!("{select} selects no worker of this fleet"))
+}
+
+/// The worker, where none of its children will do.
+fn whole(path: ActorPath) -> Result<WorkerId, CommandError> {
+    match path.child {
+        None => Ok(path.worker),
+        Some(_) => Err(CommandError::NeedsWorker(path)),
+    }
+}
+
 async fn carry_out(
     control: &Control,
     word: Word,
     path: ActorPath,
     same_id: bool,
 ) -> (ActorPath, Result<(), CommandError>) {
-    let worker = |path: ActorPath| -> Result<WorkerId, CommandError> {
-        match path.child {
-            None => Ok(path.worker),
-            Some(_) => Err(CommandError::NeedsWorker(path)),
-        }
-    };
     let outcome = match word {
         Word::Crash => control.kill(path, Death::Crash).await,
         Word::Panic => control.kill(path, Death::Panic).await,
         Word::ClearCache => control.clear_cache(path).await.map(|_| ()),
-        Word::Drain => match worker(path) {
+        Word::Drain => match whole(path) {
             Ok(worker) => control.drain(worker).await,
             Err(error) => Err(error),
         },
-        Word::Restart => match worker(path) {
+        Word::Restart => match whole(path) {
             Ok(worker) => control.restart(worker, same_id).await,
             Err(error) => Err(error),
         },
-        Word::Heal => match worker(path) {
+        Word::Heal => match whole(path) {
             Ok(worker) => control.heal(vec![worker], same_id).await,
             Err(error) => Err(error),
         },

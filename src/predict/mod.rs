@@ -13,11 +13,12 @@ use crate::cli::Stack;
 use crate::replay::{Control, Progress, Report};
 use crate::replay_run::{self, RunError};
 
+pub(crate) use crate::replay_run::stop_flag;
 use document::Document;
 pub(crate) use lower::check_stack;
 pub use lower::{Lowered, lower};
+pub(crate) use output::print;
 pub use output::{Results, run};
-pub(crate) use output::{print, stop_flag};
 
 /// Why there is no prediction.
 #[derive(Debug, thiserror::Error)]
@@ -34,9 +35,16 @@ pub enum PredictError {
     /// Nothing to recommend.
     #[error("no candidate can be recommended; the first one: {0}")]
     NoCandidate(String),
-    /// Ended by a signal; nothing was written.
-    #[error("interrupted; nothing was written")]
-    Interrupted,
+    /// A signal ended a sweep; what it had is written and says so.
+    #[error("interrupted: {path} is a partial result, of {done} of {planned} trials")]
+    Interrupted {
+        /// The file.
+        path: String,
+        /// Trials that had ended.
+        done: usize,
+        /// Trials that were meant to be made.
+        planned: u64,
+    },
 }
 
 impl PredictError {
@@ -44,7 +52,7 @@ impl PredictError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) => 2,
-            Self::Run(RunError::Interrupted(_)) | Self::Interrupted => 130,
+            Self::Run(RunError::Interrupted(_)) | Self::Interrupted { .. } => 130,
             Self::Run(_) | Self::Write(..) | Self::NoCandidate(_) => 1,
         }
     }

@@ -3,15 +3,14 @@
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use serde_json::{Value, json};
 
 use crate::cli::{PredictArgs, PredictionFormat};
 use crate::replay::{Control, NamedReport, Report, render_html, render_table};
-use crate::replay_run::{RunError, destination, tell_rejections};
+use crate::replay_run::{RunError, destination, stop_flag, tell_rejections};
 
 use super::{PredictError, predict, yaml};
 
@@ -101,20 +100,6 @@ impl Results {
     pub fn path(&self, file: &str) -> PathBuf {
         self.directory.join(file)
     }
-}
-
-/// A flag that a first Ctrl-C sets; a second one ends the process.
-///
-/// # Errors
-/// [`PredictError::Config`] when signals cannot be handled.
-pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>, PredictError> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        let handlers = signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))
-            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)));
-        handlers.map_err(|error| PredictError::Config(format!("cannot handle signals: {error}")))?;
-    }
-    Ok(stop)
 }
 
 /// Prints to where the terminal is.

@@ -7,12 +7,14 @@ use crate::cli::{RecommendArgs, Stack};
 use crate::predict::{self, PredictError, document::SlaBounds, yaml};
 
 use super::objective::Target;
+use super::presets;
 use super::search::Algorithm;
 use super::space::Space;
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Optimization {
+    #[serde(default)]
     target: Target,
     /// Hardware of every candidate, where the engine section does not vary it.
     hardware: Option<String>,
@@ -94,7 +96,7 @@ impl Plan {
         Self::of(document, args.shared.stack)
     }
 
-    fn of(mut document: Value, stack: Stack) -> Result<Self, PredictError> {
+    pub(super) fn of(mut document: Value, stack: Stack) -> Result<Self, PredictError> {
         let text = serde_json::to_string(&document).map_err(|error| PredictError::Config(error.to_string()))?;
         let digest = blake3::hash(format!("{stack:?} {text}").as_bytes())
             .to_hex()
@@ -118,6 +120,8 @@ impl Plan {
                 "optimization.target: goodput needs bounds in evaluation.sla".into(),
             ));
         }
+        let gpus = optimization.constraints.min_candidate_gpus..=optimization.constraints.max_candidate_gpus;
+        presets::expand(&mut document, &gpus)?;
         let space = Space::new(document)?;
         if optimizer.algorithm == Algorithm::Grid && space.len() > optimizer.max_trials {
             return Err(PredictError::Config(format!(
@@ -136,7 +140,7 @@ impl Plan {
             space,
             stack,
             target: optimization.target,
-            gpus: optimization.constraints.min_candidate_gpus..=optimization.constraints.max_candidate_gpus,
+            gpus,
             algorithm: optimizer.algorithm,
             trials: optimizer.max_trials,
             batch: optimizer.parallelism,

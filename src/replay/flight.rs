@@ -86,6 +86,11 @@ pub(crate) struct Handoff {
 }
 
 impl RouteLog {
+    /// Whether a router had to do with the request.
+    pub(crate) fn was_asked(&self) -> bool {
+        self.queued || self.sent.is_some()
+    }
+
     /// The router decided `now`.
     pub(crate) fn decided(&mut self, target: Target, overlap: Option<(u32, u32)>, replica: Option<u32>, now: SimTime) {
         self.sent = Some(now);

@@ -20,8 +20,8 @@ use crate::replay::{Control, Progress, ReplayError, Report};
 use crate::replay::{GraphError, SyntheticError};
 use crate::router;
 
-pub(crate) use output::tell_rejections;
 pub use output::{run, run_with};
+pub(crate) use output::{stop_flag, tell_rejections};
 pub use plan::RealTimePlan;
 pub use workload::{Workload, workload};
 

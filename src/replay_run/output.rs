@@ -44,12 +44,7 @@ pub fn run_with(
         destination::check(output)?;
     }
     let mut runs = compared(&args.html_compare)?;
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        let handlers = signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))
-            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)));
-        handlers.map_err(|error| RunError::Invalid(format!("cannot handle signals: {error}")))?;
-    }
+    let stop = stop_flag()?;
     let mut meter = Meter::new();
     let result = replay(args, &mut |progress| {
         meter.show(progress);
@@ -98,6 +93,20 @@ pub fn run_with(
         return Err(RunError::Interrupted(path.display().to_string()));
     }
     tell_rejections(&report)
+}
+
+/// A flag that a first Ctrl-C sets; a second one ends the process.
+///
+/// # Errors
+/// [`RunError::Invalid`] when signals cannot be handled.
+pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>, RunError> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        let handlers = signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)));
+        handlers.map_err(|error| RunError::Invalid(format!("cannot handle signals: {error}")))?;
+    }
+    Ok(stop)
 }
 
 /// What to say about requests that no worker could take.

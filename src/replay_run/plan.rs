@@ -1,12 +1,12 @@
 //! Flags checked and turned into fleet, router and workload.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use crate::cli::{ReplayArgs, ReplayMode, RouterMode, TraceFormat};
 use crate::engine::Semantics;
 use crate::replay::{Arrivals, FleetSpec, Harness, RouterSpec, Sla, Source, SyntheticSpec};
 use crate::router::{PolicyProfile, PrefillLoadModel, QueuePolicy, RouterConfig};
+use crate::types::SimTime;
 
 use super::planner;
 use super::pools::Pools;
@@ -78,7 +78,7 @@ impl Plan {
                 config: Box::new(self.router.clone()),
                 policy: Box::new(self.policy.clone()),
                 seed: args.seed,
-                event_lag: Duration::try_from_secs_f64(args.kv_event_lag_ms / 1e3).unwrap_or_default(),
+                event_lag_ms: args.kv_event_lag_ms,
                 replicas: args.router_replicas,
             },
         }
@@ -138,7 +138,7 @@ pub struct RealTimePlan {
     /// Curves over time are wanted.
     pub curves: bool,
     /// End of the run, whatever is left.
-    pub max_time: Option<Duration>,
+    pub max_time: Option<SimTime>,
 }
 
 impl RealTimePlan {
@@ -173,9 +173,9 @@ fn keeps_records(args: &ReplayArgs) -> bool {
 }
 
 /// End of the run; a trace of request graphs has none.
-fn max_time(args: &ReplayArgs) -> Option<Duration> {
+fn max_time(args: &ReplayArgs) -> Option<SimTime> {
     let seconds = args.max_sim_time_seconds.filter(|_| !is_graph(args.trace_format))?;
-    Some(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
+    Some(SimTime::of_ms(seconds * 1e3))
 }
 
 fn is_graph(format: TraceFormat) -> bool {
@@ -334,6 +334,7 @@ fn check_values(args: &ReplayArgs) -> Result<(), RunError> {
             return invalid(format!("{flag} is {value}, expected a finite number from 0 on"));
         }
     }
+    check_sla(args)?;
     let ratio = args.trace_shared_prefix_ratio;
     if args.trace_format == TraceFormat::AppliedComputeAgentic && !(0.0..=1.0).contains(&ratio) {
         return invalid(format!("--trace-shared-prefix-ratio is {ratio}, expected 0 to 1"));
@@ -350,6 +351,29 @@ fn check_values(args: &ReplayArgs) -> Result<(), RunError> {
     }
     if is_graph(args.trace_format) && args.replay_concurrency.is_some() {
         return invalid("a trace of request graphs sets its own pace; leave out --replay-concurrency");
+    }
+    Ok(())
+}
+
+/// Bounds of good service. Dynamo 1.4.2 takes any of them together.
+fn check_sla(args: &ReplayArgs) -> Result<(), RunError> {
+    if args.semantics == Semantics::V1_4_2 {
+        return Ok(());
+    }
+    if args.sla_e2e_ms.is_some() && (args.sla_ttft_ms.is_some() || args.sla_itl_ms.is_some()) {
+        return invalid(
+            "--sla-e2e-ms stands alone; leave out --sla-ttft-ms and --sla-itl-ms, or use --semantics 1.4.2, which checks all of \
+             them",
+        );
+    }
+    for (flag, bound) in [
+        ("--sla-ttft-ms", args.sla_ttft_ms),
+        ("--sla-itl-ms", args.sla_itl_ms),
+        ("--sla-e2e-ms", args.sla_e2e_ms),
+    ] {
+        if let Some(bound) = bound.filter(|bound| !bound.is_finite() || *bound <= 0.0) {
+            return invalid(format!("{flag} is {bound}, expected ms above 0"));
+        }
     }
     Ok(())
 }

@@ -1,5 +1,8 @@
 //! Sweeps.
 
+use std::process::{Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -148,6 +151,45 @@ fn parts_put_together_are_the_sweep_in_one() {
     refuse(at, &bad, 2, &["bad.json: missing field `version`"]);
     for part in ["3/3", "1", "x/2"] {
         refuse(at, &["recommend", "-c", "s.yaml", "--shard", part], 2, &["is not I/N"]);
+    }
+}
+
+#[test]
+fn an_interrupted_search_writes_what_it_has_and_marks_it() {
+    let directory = directory();
+    let at = directory.path();
+    // One trial that would take minutes.
+    let long = ["--set", "traffic.stop.requests=100000000", "--jobs", "1"];
+    for (output, part, file) in [
+        ("whole", None, "whole/recommendation.json"),
+        ("parts", Some("0/2"), "parts/shard-0-of-2.json"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ghostfleet"));
+        command
+            .current_dir(at)
+            .args(["recommend", "-c", "s.yaml", "--output-dir", output]);
+        command.args(long).stdout(Stdio::null()).stderr(Stdio::piped());
+        command.args(part.into_iter().flat_map(|part| ["--shard", part]));
+        let process = command.spawn().unwrap();
+        // The directory is there from when signals are heard.
+        while !at.join(output).is_dir() {
+            std::thread::yield_now();
+        }
+        kill_process(Pid::from_child(&process), Signal::INT).unwrap();
+        let ended = process.wait_with_output().unwrap();
+        let said = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!(ended.status.code(), Some(130), "{said}");
+        assert!(
+            said.contains(file) && said.contains("is a partial result, of 0 of"),
+            "{said}"
+        );
+        let found = json(&at.join(file));
+        let marked = if part.is_some() {
+            &found["partial_of"]
+        } else {
+            &found["trials"]["planned"]
+        };
+        assert_eq!(marked.as_u64(), Some(if part.is_some() { 6 } else { 12 }), "{found}");
     }
 }
 

@@ -185,8 +185,8 @@ impl<R: Rewind> TurnFile for RequestFile<R> {
         more.then_some(turn)
     }
 
-    fn has_single_turns(&self) -> bool {
-        true
+    fn is_of_requests(&self) -> bool {
+        false
     }
 
     fn following(&self, _turn: u32) -> Option<u32> {
