@@ -40,7 +40,6 @@ const RANGES: &[(&str, Range)] = &[
     ("sglang_schedule_conservativeness", NonNegative),
     ("handoff_pairing_timeout_ms", Positive),
     ("handoff_session_timeout_ms", Positive),
-    ("offload_batch_size", Positive),
     ("aic_tp_size", Positive),
     ("aic_moe_tp_size", Positive),
     ("aic_moe_ep_size", Positive),
