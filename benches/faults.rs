@@ -4,7 +4,8 @@
 //! $ cargo bench --bench faults
 //! ```
 //!
-//! `an atomic load` is what an empty table should cost, measured beside it.
+//! `an atomic load` is what an empty table should cost, measured beside it; `is_quiet` is all that a gate does which asks
+//! that first.
 
 #![allow(missing_docs)]
 
@@ -34,6 +35,9 @@ fn gates(c: &mut Criterion) {
     let load = AtomicU32::new(0);
     group.bench_function("an atomic load", |b| b.iter(|| black_box(&load).load(Relaxed) & 4 == 0));
     let empty = table([]);
+    group.bench_function("empty table, is_quiet", |b| {
+        b.iter(|| black_box(&empty).is_quiet::<PassFault>());
+    });
     group.bench_function("empty table", |b| b.iter(|| black_box(&empty).ask::<PassFault>()));
     assert_eq!(empty.looked(), 0, "an empty table is never looked into");
     let others = table((0..64).map(|_| EventFault::Drop {}.into()));

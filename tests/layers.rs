@@ -27,10 +27,28 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("convert", &["cli", "profile"]),
     ("ctl", &["actors", "cli", "faults", "truth", "types", "witness"]),
     ("witness", &["block_hash", "transport", "truth", "types"]),
-    ("replay_run", &["cli", "config", "engine", "replay", "router", "types"]),
-    ("predict", &["cli", "engine", "replay", "replay_run"]),
-    ("recommend", &["cli", "predict", "replay"]),
-    ("traces", &["block_hash", "cli", "replay", "replay_run", "types"]),
+    (
+        "replay_run",
+        &[
+            "cli",
+            "config",
+            "distinct_files",
+            "engine",
+            "plain_words",
+            "replay",
+            "router",
+            "types",
+        ],
+    ),
+    (
+        "predict",
+        &["cli", "distinct_files", "engine", "plain_words", "replay", "replay_run"],
+    ),
+    ("recommend", &["cli", "distinct_files", "model", "predict", "replay"]),
+    (
+        "traces",
+        &["block_hash", "cli", "distinct_files", "replay", "replay_run", "types"],
+    ),
     ("cli", &["config", "engine", "types"]),
     (
         "cluster",
@@ -46,7 +64,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "types",
         ],
     ),
-    ("admin", &["actors", "config", "faults", "types", "whole_body"]),
+    (
+        "admin",
+        &["actors", "config", "faults", "patient_io", "types", "whole_body"],
+    ),
     ("faults", &["types"]),
     (
         "config",
@@ -65,7 +86,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "types",
         ],
     ),
-    ("replay", &["block_hash", "engine", "router", "types"]),
+    ("replay", &["block_hash", "engine", "plain_words", "router", "types"]),
     ("engine", &["block_hash", "types"]),
     ("router", &["block_hash", "types"]),
     (
@@ -75,6 +96,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "cli",
             "cluster",
             "config",
+            "distinct_files",
             "engine",
             "faults",
             "replay",
@@ -97,12 +119,15 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("transport", &["block_hash", "faults", "types"]),
     (
         "transport::http",
-        &["block_hash", "faults", "model", "types", "whole_body"],
+        &["block_hash", "faults", "model", "patient_io", "types", "whole_body"],
     ),
     ("model", &["types"]),
     ("profile", &["engine"]),
     ("block_hash", &["types"]),
+    ("distinct_files", &[]),
+    ("plain_words", &[]),
     ("types", &[]),
+    ("patient_io", &[]),
     ("whole_body", &[]),
 ];
 

@@ -95,7 +95,16 @@ fn a_planner_that_makes_no_sense_or_dies_ends_the_replay_with_its_name() {
     let directory = tempfile::tempdir().unwrap();
     for (each, part) in [
         ("echo '{\"target_decode\": \"many\"}'", "wrong answer"),
-        ("echo '{\"target\": 2}'", "unknown field"),
+        ("echo '{\"target\": 2}'", "target is not known"),
+        ("echo '[1, 2]'", "wrong answer \"[1, 2]\": expected a JSON object"),
+        (
+            "echo '{\"target_prefill\": 2}'",
+            "target_prefill is 2, but the fleet is aggregated",
+        ),
+        (
+            "echo '{\"next_tick_ms\": 200}'",
+            "next_tick_ms is 200, expected later than the tick itself, 200 ms",
+        ),
         ("exit 0", "ended before its answer"),
     ] {
         let config = planner(each);
@@ -103,7 +112,7 @@ fn a_planner_that_makes_no_sense_or_dies_ends_the_replay_with_its_name() {
         let output = replay(directory.path(), &flags);
         assert_eq!(output.status.code(), Some(1));
         let said = text(&output.stderr);
-        assert!(said.contains("planner: sh: ") && said.contains(part), "{said}");
+        assert!(said.contains("planner: ") && said.contains(part), "{said}");
     }
 }
 
@@ -120,16 +129,80 @@ fn an_interrupted_replay_writes_what_it_has_and_marks_it() {
         "--request-count",
         "50000",
     ];
-    let flags = [&load[..], &["--arrival-interval-ms", "20", "--planner-config", &config]].concat();
-    let output = replay(directory.path(), &flags);
+    let more = [
+        "--arrival-interval-ms",
+        "20",
+        "--planner-config",
+        &config,
+        "--html",
+        "page.html",
+    ];
+    let output = replay(directory.path(), &[&load[..], &more].concat());
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(130), "{said}");
+    let page = std::fs::read_to_string(directory.path().join("page.html")).unwrap();
+    assert!(page.contains("report is partial") && page.contains("report (partial)</th>"));
     assert!(said.contains("report.json is a partial report"), "{said}");
     assert!(text(&output.stdout).contains("(partial: the run was interrupted)"));
     let report = report(directory.path());
     assert_eq!(report["partial"], true);
     let completed = report["completed_requests"].as_u64().unwrap();
     assert!((10..50_000).contains(&completed), "{completed}");
+}
+
+#[test]
+fn a_prompt_that_can_never_be_computed_is_rejected_and_the_others_are_served() {
+    let directory = tempfile::tempdir().unwrap();
+    let rows = [(0, 100), (10, 400), (20, 50)].map(|(at, tokens)| {
+        json!({"timestamp": at, "input_length": tokens, "output_length": 2, "hash_ids": [at]}).to_string()
+    });
+    std::fs::write(directory.path().join("t.jsonl"), rows.join("\n")).unwrap();
+    let engine = r#"{"block_size": 64, "max_num_batched_tokens": 256, "enable_chunked_prefill": false}"#;
+    for workers in ["1", "2"] {
+        let flags = ["t.jsonl", "--num-workers", workers, "--extra-engine-args", engine];
+        let records = ["--request-records", "records.jsonl"];
+        let output = replay(directory.path(), &[&flags[..], &records].concat());
+        let said = text(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        assert!(
+            said.contains("1 of 3 requests were rejected") && said.contains("without chunked prefill"),
+            "{said}"
+        );
+        assert_eq!(report(directory.path())["completed_requests"], 2);
+        let records = std::fs::read_to_string(directory.path().join("records.jsonl")).unwrap();
+        let rejected: Vec<Value> = records
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        let rejected: Vec<&Value> = rejected
+            .iter()
+            .filter(|record| record["terminal_status"] == "rejected")
+            .collect();
+        assert_eq!((rejected.len(), &rejected[0]["input_length"]), (1, &json!(400)));
+    }
+}
+
+#[test]
+fn a_bound_on_whole_requests_stands_alone_as_in_1_6_1() {
+    let directory = tempfile::tempdir().unwrap();
+    let load = [&LOAD[..], &["--replay-concurrency", "4"]].concat();
+    let both = ["--sla-e2e-ms", "900", "--sla-ttft-ms", "50"];
+    let output = replay(directory.path(), &[&load[..], &both].concat());
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        text(&output.stderr).contains("--sla-e2e-ms stands alone"),
+        "{}",
+        text(&output.stderr)
+    );
+    let output = replay(
+        directory.path(),
+        &[&load[..], &both, &["--semantics", "1.4.2"]].concat(),
+    );
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(report(directory.path())["goodput_completed_requests"].is_u64());
+    let output = replay(directory.path(), &[&load[..], &["--sla-itl-ms", "-1"]].concat());
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("--sla-itl-ms is -1, expected ms above 0"));
 }
 
 #[test]
@@ -378,4 +451,91 @@ fn outputs_that_cannot_be_written_are_told_before_the_replay() {
         .collect();
     left.sort();
     assert_eq!(left, ["bad.json", "file", "taken"]);
+}
+
+#[test]
+fn outputs_that_would_overwrite_what_is_read_or_written_besides_are_refused_and_nothing_is_lost() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    let row = r#"{"timestamp":0,"input_length":8,"output_length":2,"hash_ids":[1]}"#;
+    std::fs::write(at.join("t.jsonl"), row).unwrap();
+    std::fs::create_dir(at.join("deep")).unwrap();
+    std::os::unix::fs::symlink("../t.jsonl", at.join("deep/link")).unwrap();
+    std::fs::hard_link(at.join("t.jsonl"), at.join("twin")).unwrap();
+    std::fs::write(at.join("policy.yaml"), "").unwrap();
+    std::fs::write(at.join("engine.json"), "{}").unwrap();
+    std::fs::write(at.join("other.json"), r#"{"completed_requests": 1}"#).unwrap();
+    let planner = r#"{"initial_tick_ms": 5, "ticks": []}"#;
+    for (flags, expected) in [
+        (
+            &["--request-records", "t.jsonl"][..],
+            "--request-records t.jsonl is the same file as the trace",
+        ),
+        (
+            &["--report-jsonl", "./t.jsonl"],
+            "--report-jsonl ./t.jsonl is the same file as the trace (t.jsonl)",
+        ),
+        (
+            &["--html", "deep/link"],
+            "--html deep/link is the same file as the trace (t.jsonl)",
+        ),
+        (
+            &["--html", "twin"],
+            "--html twin is the same file as the trace (t.jsonl)",
+        ),
+        (
+            &["--html", "deep/../report.json"],
+            "is the same file as --report-json (report.json)",
+        ),
+        (
+            &["--request-records", "x", "--html", "x"],
+            "--html x is the same file as --request-records",
+        ),
+        (
+            &["--planner-config", planner, "--planner-log", "report.json"],
+            "--planner-log report.json is the same file as --report-json",
+        ),
+        (
+            &["--router-policy-config", "policy.yaml", "--html", "policy.yaml"],
+            "is the same file as the router policy file",
+        ),
+        (
+            &["--extra-engine-args", "engine.json", "--html", "engine.json"],
+            "is the same file as --extra-engine-args",
+        ),
+        (
+            &["--html", "other.json", "--html-compare", "other.json"],
+            "is the same file as --html-compare",
+        ),
+    ] {
+        let output = replay(at, &[&["t.jsonl"], flags].concat());
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{flags:?}: {said}");
+        assert!(said.contains(expected), "{said}");
+    }
+    assert_eq!(std::fs::read_to_string(at.join("t.jsonl")).unwrap(), row);
+    assert!(
+        !at.join("report.json").exists() && !at.join("x").exists(),
+        "nothing is made"
+    );
+    // Results in a directory that is read would be a part of the corpus next time.
+    let output = replay(at, &[".", "--trace-format", "weka"]);
+    assert!(
+        text(&output.stderr).contains("report.json lies in the trace (.)"),
+        "{output:?}"
+    );
+    let output = replay(
+        at,
+        &["t.jsonl", "--html", "/dev/null", "--request-records", "/dev/null"],
+    );
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let output = replay(at, &["t.jsonl", "--report-json", "new/"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(std::fs::read_dir(at.join("new")).unwrap().count(), 1);
+    std::fs::write(at.join("other.json"), "{}").unwrap();
+    let output = replay(at, &["t.jsonl", "--html", "p.html", "--html-compare", "other.json"]);
+    assert!(
+        text(&output.stderr).contains("other.json: expected a JSON report"),
+        "{output:?}"
+    );
 }

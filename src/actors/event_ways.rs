@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use crate::faults::draw::Dice;
 use crate::faults::kind::{EventFault, OnTheWay};
+use crate::faults::table::Due;
 
 /// Messages that a fault may hold back; further ones are lost.
 const MAX_HELD: usize = 4096;
@@ -60,38 +61,47 @@ impl<M: Clone> Ways<M> {
     }
 
     /// Passes a message through the faults; what goes out, in order.
-    pub(super) fn pass(&mut self, message: M, faults: &[EventFault], dice: Dice) -> Vec<Sent<M>> {
-        let on_the_way = || faults.iter().filter_map(EventFault::on_the_way);
-        if on_the_way().any(|way| way == OnTheWay::Drop) {
+    pub(super) fn pass(&mut self, message: M, faults: &[Due<EventFault>], dice: Dice) -> Vec<Sent<M>> {
+        if let Some(drop) = dropping(faults) {
+            drop.happened();
             return vec![Sent::Lost];
         }
-        if on_the_way().any(|way| way == OnTheWay::Hold) {
+        let on_the_way = || faults.iter().filter_map(|due| Some((due, due.on_the_way()?)));
+        if let Some((hold, _)) = on_the_way().find(|(_, way)| *way == OnTheWay::Hold) {
             if self.held.len() >= MAX_HELD {
                 return vec![Sent::Lost];
             }
+            hold.happened();
             self.held.push(message);
             return Vec::new();
         }
-        let (mut copies, mut wait, mut stale) = (1, None, false);
         let mut ready = vec![message];
-        for way in on_the_way() {
-            match way {
-                OnTheWay::Reorder(window) => {
-                    self.window.append(&mut ready);
-                    if self.window.len() >= window as usize {
-                        ready = std::mem::take(&mut self.window);
-                        dice.shuffle(&mut ready);
-                    }
+        for (due, way) in on_the_way() {
+            if let OnTheWay::Reorder(window) = way {
+                due.happened();
+                self.window.append(&mut ready);
+                if self.window.len() >= window as usize {
+                    ready = std::mem::take(&mut self.window);
+                    dice.shuffle(&mut ready);
                 }
+            }
+        }
+        if ready.is_empty() {
+            return Vec::new();
+        }
+        let (mut copies, mut wait, mut stale) = (1, None, false);
+        for (due, way) in on_the_way() {
+            match way {
                 OnTheWay::Duplicate(extra) => copies += extra,
                 OnTheWay::Delay(ms, jitter_ms) => {
                     let ms = ms + jitter_ms * dice.unit(1);
                     wait = Duration::try_from_secs_f64(ms / 1e3).ok();
                 }
                 OnTheWay::StaleEpoch => stale = true,
-                // Both have been seen to.
-                OnTheWay::Drop | OnTheWay::Hold => {}
+                // They have been seen to.
+                OnTheWay::Drop | OnTheWay::Hold | OnTheWay::Reorder(_) => continue,
             }
+            due.happened();
         }
         let mut sent = Vec::new();
         for message in ready {
@@ -118,6 +128,11 @@ impl<M: Clone> Ways<M> {
         }
         out
     }
+}
+
+/// The fault because of which a message is lost, if there is one.
+pub(super) fn dropping(faults: &[Due<EventFault>]) -> Option<&Due<EventFault>> {
+    faults.iter().find(|due| due.on_the_way() == Some(OnTheWay::Drop))
 }
 
 /// The same bytes, some of them flipped.

@@ -21,6 +21,8 @@ use crate::faults::draw::Dice;
 use crate::faults::journal::Event;
 use crate::faults::kind::LifeFault;
 use crate::faults::ledger::{Listed, Turn};
+use crate::faults::select::Candidate;
+use crate::faults::table::OpenFault;
 use crate::faults::{Fault, FaultError, FaultId, Journal, Kind, Ledger, Selector};
 use crate::types::WorkerId;
 
@@ -42,6 +44,9 @@ pub struct FaultDesk {
     clock: Clock,
     timer: Option<SpawnHandle>,
 }
+
+/// A step, and what counts it, if its fault has happened with it.
+type Counted = (Step, Option<Arc<OpenFault>>);
 
 /// Removes and adds faults, all of them or none. The answer has the numbers of the new ones.
 #[derive(Message)]
@@ -109,16 +114,21 @@ impl FaultDesk {
             }
         }
         // One after the other for each worker, all workers at once.
-        let mut by_worker: BTreeMap<WorkerId, Vec<Step>> = BTreeMap::new();
+        let mut by_worker: BTreeMap<WorkerId, Vec<Counted>> = BTreeMap::new();
         for step in turn.steps {
-            by_worker.entry(step.worker).or_default().push(step);
+            let fault = self.ledger.struck(step.fault, step.worker);
+            let counted = fault.filter(|fault| step.act.is_deed_of(fault.kind()));
+            by_worker.entry(step.worker).or_default().push((step, counted));
         }
         for steps in by_worker.into_values() {
             let (fleet, journal) = (self.fleet.clone(), Arc::clone(&self.journal));
             ctx.spawn(
                 async move {
-                    for step in steps {
+                    for (step, counted) in steps {
                         let (path, outcome) = perform(&fleet, &step).await;
+                        if let Some(fault) = counted {
+                            fault.note(outcome.is_ok());
+                        }
                         let outcome = match (&step.act, outcome) {
                             // What it was for is so already: other faults and commands strike, too.
                             (
@@ -212,26 +222,35 @@ pub(super) async fn restart_when_gone(
     }
 }
 
-/// What cannot be carried out is refused when the fault is added: children that no worker has.
+/// What cannot be carried out is refused when the fault is added: children that none of those that it may strike has.
 fn check(fault: &Fault, registry: &Registry) -> Result<(), FaultError> {
     let Kind::Life(LifeFault::Crash { actor, .. } | LifeFault::Panic { actor }) = &fault.kind else {
         return Ok(());
     };
     let Some(actor) = actor.as_deref() else { return Ok(()) };
     let path: Result<ActorPath, _> = format!("w0/{actor}").parse();
-    let path = path.map_err(|error| FaultError::Line(format!("actor: {error}")))?;
-    let rank = match path.child {
-        Some(Child::Rank(rank) | Child::Kv(rank) | Child::Native(rank)) => rank,
-        Some(Child::Worker(_) | Child::Metrics | Child::Lease | Child::Rendezvous) | None => return Ok(()),
-    };
-    let ranks = registry.entries().iter().map(|entry| entry.ranks()).max().unwrap_or(0);
-    if (rank as usize) < ranks {
+    let child = path.ok().and_then(|path| path.child).ok_or_else(|| {
+        FaultError::Line(format!(
+            "actor={actor} is no child of a worker; use r<N>, kv, r<N>/kv, r<N>/native, metrics, lease or rendezvous"
+        ))
+    })?;
+    let (Child::Rank(rank) | Child::Kv(rank) | Child::Native(rank)) = child else {
         return Ok(());
+    };
+    let select = &fault.select;
+    let meant = |candidate: &Candidate| select.can_match(std::slice::from_ref(candidate));
+    let candidates = registry.candidates();
+    let meant = candidates.iter().filter(|candidate| meant(candidate));
+    let ranks = meant.filter_map(|candidate| registry.get(candidate.id).map(|entry| entry.ranks()));
+    match ranks.max() {
+        // Whoever selects nobody is told so.
+        None => Ok(()),
+        Some(ranks) if (rank as usize) < ranks => Ok(()),
+        Some(ranks) => Err(FaultError::Line(format!(
+            "actor={actor}: no worker that {select} selects has it; their ranks go up to r{}",
+            ranks.saturating_sub(1)
+        ))),
     }
-    Err(FaultError::Line(format!(
-        "actor: no worker of this fleet has {actor}; ranks go up to r{}",
-        ranks.saturating_sub(1)
-    )))
 }
 
 impl Actor for FaultDesk {

@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use actix::prelude::*;
 
-use crate::faults::kind::ConditionFault;
-use crate::faults::table::OpenFault;
+use crate::faults::kind::{ConditionFault, RequestFault};
+use crate::faults::table::{InForce, OpenFault};
 use crate::faults::{Journal, WorkerFaults};
+use crate::transport::request_plane::mending::Mending;
 use crate::types::WorkerId;
 
 /// The faults of a worker have changed.
@@ -19,6 +20,7 @@ pub(super) struct FaultsChanged;
 /// One worker's post; outlives its incarnations.
 pub struct FaultPost {
     table: Arc<WorkerFaults>,
+    mending: Arc<Mending>,
     listeners: Mutex<Vec<Recipient<FaultsChanged>>>,
 }
 
@@ -26,6 +28,7 @@ impl FaultPost {
     pub(super) fn new(worker: WorkerId, journal: Arc<Journal>) -> Self {
         Self {
             table: Arc::new(WorkerFaults::new(worker, journal)),
+            mending: Arc::default(),
             listeners: Mutex::default(),
         }
     }
@@ -35,12 +38,20 @@ impl FaultPost {
         &self.table
     }
 
+    /// What ends when the faults that did it do.
+    pub(super) fn mending(&self) -> &Arc<Mending> {
+        &self.mending
+    }
+
     /// Whether a fault keeps the worker's ranks from starting and ending passes.
     pub(super) fn hangs(&self) -> bool {
-        let standing = self.table.in_force::<ConditionFault>();
-        standing
-            .iter()
-            .any(|(_, fault)| matches!(fault, ConditionFault::Hang {}))
+        self.hang().is_some()
+    }
+
+    /// That fault.
+    pub(super) fn hang(&self) -> Option<InForce<ConditionFault>> {
+        let mut standing = self.table.in_force::<ConditionFault>().into_iter();
+        standing.find(|fault| matches!(**fault, ConditionFault::Hang {}))
     }
 
     /// Tells `listener` of every change until it is gone.
@@ -53,6 +64,10 @@ impl FaultPost {
     /// Replaces the faults and rings.
     pub(super) fn set(&self, faults: Vec<Arc<OpenFault>>) {
         self.table.set(faults);
+        let mut in_force = self.table.in_force::<RequestFault>().into_iter();
+        if !in_force.any(|fault| fault.withholds_acks()) {
+            self.mending.mend();
+        }
         let listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         for listener in &*listeners {
             // Past the mailbox's bound: a change of faults is rare and must not be missed.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use crate::faults::WorkerFaults;
 use crate::faults::kind::{AdmissionFault, AnswerFault, DoorFault};
+use crate::faults::table::Due;
 use crate::transport::intake::{Failure, Refusal, Submission, TokenSink};
 use crate::types::{FinishReason, Token};
 
@@ -29,16 +30,17 @@ pub(super) fn admit(faults: &WorkerFaults, mut submission: Submission) -> Option
         submission.sink.flush();
         return None;
     }
-    for fault in faults.ask::<AnswerFault>() {
-        let (left, then) = match fault {
-            AnswerFault::Cut { tokens } => (tokens, Then::Break),
-            AnswerFault::ErrorItem { after_tokens, message } => (after_tokens, Then::Fail(message)),
-            AnswerFault::BlackHole { after_tokens } => (after_tokens, Then::Silence),
+    for fault in faults.draw::<AnswerFault>() {
+        let (left, then) = match &*fault {
+            AnswerFault::Cut { tokens } => (*tokens, Then::Break),
+            AnswerFault::ErrorItem { after_tokens, message } => (*after_tokens, Then::Fail(message.clone())),
+            AnswerFault::BlackHole { after_tokens } => (*after_tokens, Then::Silence),
         };
         submission.sink = Arc::new(Spoiled {
             inner: submission.sink,
             left: AtomicU32::new(left),
             then,
+            fault,
             over: AtomicBool::new(false),
         });
     }
@@ -57,6 +59,7 @@ struct Spoiled {
     inner: Arc<dyn TokenSink>,
     left: AtomicU32,
     then: Then,
+    fault: Due<AnswerFault>,
     over: AtomicBool,
 }
 
@@ -67,6 +70,7 @@ impl Spoiled {
             return true;
         }
         if !self.over.swap(true, Relaxed) {
+            self.fault.happened();
             match &self.then {
                 Then::Break => {
                     // What was said before is on the wire before the connection goes.

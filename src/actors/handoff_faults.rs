@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::faults::WorkerFaults;
 use crate::faults::kind::RendezvousFault;
+use crate::faults::table::Due;
 
 /// What becomes of a prompt that is ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +23,7 @@ pub(super) enum WhenReady {
 }
 
 /// What goes wrong with one handoff.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug)]
 pub(super) struct Trouble {
     /// With its prompt.
     pub(super) when_ready: WhenReady,
@@ -32,6 +33,8 @@ pub(super) struct Trouble {
     slower: f64,
     /// Its KV does not arrive.
     loses_link: bool,
+    /// The faults behind all this.
+    due: Vec<Due<RendezvousFault>>,
 }
 
 /// Text of the error of what is broken off.
@@ -46,6 +49,7 @@ impl Trouble {
         wrong_room: false,
         slower: 1.0,
         loses_link: false,
+        due: Vec::new(),
     };
 
     /// That of the next handoff.
@@ -55,8 +59,9 @@ impl Trouble {
             return Self::NONE;
         }
         let mut trouble = Self::NONE;
-        for fault in faults.ask::<RendezvousFault>() {
-            match fault {
+        let due = faults.draw::<RendezvousFault>();
+        for fault in &due {
+            match **fault {
                 RendezvousFault::Late { ms } => trouble.end_with(WhenReady::Said {
                     late: Duration::try_from_secs_f64(ms / 1e3).unwrap_or(Duration::ZERO),
                 }),
@@ -68,7 +73,31 @@ impl Trouble {
                 RendezvousFault::LostLink {} => trouble.loses_link = true,
             }
         }
+        trouble.due = due;
         trouble
+    }
+
+    fn happened(&self, is_it: impl Fn(&RendezvousFault) -> bool) {
+        self.due.iter().filter(|fault| is_it(fault)).for_each(Due::happened);
+    }
+
+    /// The prompt is ready, and what is to become of it does.
+    pub(super) fn ends(&self) -> WhenReady {
+        match self.when_ready {
+            WhenReady::Said { late } if late.is_zero() => {}
+            WhenReady::Said { .. } => self.happened(|fault| matches!(fault, RendezvousFault::Late { .. })),
+            WhenReady::Silence => self.happened(|fault| matches!(fault, RendezvousFault::NeverReady {})),
+            WhenReady::Abort => self.happened(|fault| matches!(fault, RendezvousFault::Abort {})),
+            WhenReady::Orphan => self.happened(|fault| matches!(fault, RendezvousFault::Orphan {})),
+        }
+        self.when_ready
+    }
+
+    /// Something has been said to the destination.
+    pub(super) fn says(&self) {
+        if self.wrong_room {
+            self.happened(|fault| matches!(fault, RendezvousFault::WrongRoom {}));
+        }
     }
 
     /// Of several ends the one that comes first counts; lateness gives way to any.
@@ -78,14 +107,18 @@ impl Trouble {
         }
     }
 
-    /// How long KV travels that would travel for `travel`, and whether it arrives then.
+    /// KV sets out that would travel for `travel`: how long it does, and whether it arrives then.
     pub(super) fn travel(&self, travel: Duration) -> (Duration, bool) {
         let slower = if self.slower > 1.0 {
+            if !travel.is_zero() {
+                self.happened(|fault| matches!(fault, RendezvousFault::SlowLink { .. }));
+            }
             Duration::try_from_secs_f64(travel.as_secs_f64() * self.slower).unwrap_or(Duration::MAX)
         } else {
             travel
         };
         if self.loses_link {
+            self.happened(|fault| matches!(fault, RendezvousFault::LostLink {}));
             (slower / 2, false)
         } else {
             (slower, true)
@@ -98,6 +131,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::faults::kind::GateFault;
     use crate::faults::select::Candidate;
     use crate::faults::{Fault, Journal, Ledger};
     use crate::types::{SimTime, WorkerId};
@@ -124,12 +158,11 @@ mod tests {
 
     #[test]
     fn without_a_fault_there_is_no_trouble() {
-        assert_eq!(trouble(&[]), Trouble::NONE);
-        assert_eq!(trouble(&["w0 slow factor=2"]), Trouble::NONE);
-        assert_eq!(
-            Trouble::NONE.travel(Duration::from_secs(1)),
-            (Duration::from_secs(1), true)
-        );
+        let said = WhenReady::Said { late: Duration::ZERO };
+        for none in [Trouble::NONE, trouble(&[]), trouble(&["w0 slow factor=2"])] {
+            assert!(none.ends() == said && !none.wrong_room && none.due.is_empty());
+            assert_eq!(none.travel(Duration::from_secs(1)), (Duration::from_secs(1), true));
+        }
     }
 
     #[test]
@@ -157,5 +190,27 @@ mod tests {
             trouble(&["w0 orphan", "w0 rendezvous.late ms=250"]).when_ready,
             WhenReady::Orphan
         );
+    }
+
+    #[test]
+    fn what_came_to_pass_is_counted_and_nothing_else() {
+        let counts = |trouble: &Trouble| -> Vec<u64> { trouble.due.iter().map(Due::count).collect() };
+        let all = trouble(&["w0 abort", "w0 rendezvous.late ms=250", "w0 lost_link", "w0 wrong_room"]);
+        let words: Vec<_> = all.due.iter().map(|due| due.word()).collect();
+        let counted = |trouble: &Trouble| {
+            let counts = counts(trouble);
+            let happened = words.iter().zip(counts).filter(|(_, count)| *count > 0);
+            happened.map(|(word, _)| *word).collect::<Vec<_>>()
+        };
+        assert!(counted(&all).is_empty());
+        assert_eq!(all.ends(), WhenReady::Abort);
+        assert_eq!(counted(&all), ["abort"], "it never got to travel");
+        all.says();
+        assert_eq!(counted(&all).len(), 2);
+        let slow = trouble(&["w0 slow_link factor=4"]);
+        slow.travel(Duration::ZERO);
+        assert_eq!(counts(&slow), [0], "nothing times four");
+        slow.travel(Duration::from_secs(1));
+        assert_eq!(counts(&slow), [1]);
     }
 }

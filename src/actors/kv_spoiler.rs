@@ -5,9 +5,10 @@
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::event_ways::{Sent, Ways, corrupt};
+use super::event_ways::{Sent, Ways, corrupt, dropping};
 use crate::faults::draw::Dice;
 use crate::faults::kind::{EventFault, InContent};
+use crate::faults::table::Due;
 
 /// Turns identities into others.
 const WRONG: u64 = 0x5bd1_e995_9d1d_0e35;
@@ -35,17 +36,20 @@ impl Spoiler {
     pub(super) fn pass(
         &mut self,
         payload: Bytes,
-        faults: &[EventFault],
+        faults: &[Due<EventFault>],
         dice: Dice,
         messages: impl FnOnce(&Bytes) -> Vec<Bytes>,
     ) -> Vec<Sent<Bytes>> {
         let dice = self.ways.next_dice(dice);
-        let is_corrupt = in_content(faults).any(|content| content == InContent::Corrupt);
+        let corrupting = faults.iter().find(|due| due.in_content() == Some(InContent::Corrupt));
         let payload = self.spoil(payload, faults, dice);
         let mut sent = Vec::new();
         for mut message in messages(&payload) {
-            if is_corrupt {
+            if let Some(corrupting) = corrupting {
                 message = corrupt(&message, dice);
+                if dropping(faults).is_none() {
+                    corrupting.happened();
+                }
             }
             sent.extend(self.ways.pass(message, faults, dice));
         }
@@ -54,23 +58,33 @@ impl Spoiler {
 
     /// What was held back goes out when its fault has ended.
     pub(super) fn release(&mut self, in_force: &[EventFault]) -> Vec<Bytes> {
-        if !in_content(in_force).any(|content| matches!(content, InContent::Renumber(_))) {
+        if !in_force
+            .iter()
+            .filter_map(EventFault::in_content)
+            .any(|content| matches!(content, InContent::Renumber(_)))
+        {
             self.offset = None;
         }
         self.ways.release(in_force)
     }
 
     /// Changes what a payload says.
-    fn spoil(&mut self, payload: Bytes, faults: &[EventFault], dice: Dice) -> Bytes {
-        if in_content(faults).all(|content| content == InContent::Corrupt) {
+    fn spoil(&mut self, payload: Bytes, faults: &[Due<EventFault>], dice: Dice) -> Bytes {
+        let spoiling = || faults.iter().filter_map(|due| Some((due, due.in_content()?)));
+        if spoiling().all(|(_, content)| content == InContent::Corrupt) {
             return payload;
         }
         let Ok(Value::Array(mut events)) = rmp_serde::from_slice::<Value>(&payload) else {
             return payload;
         };
+        let arrives = dropping(faults).is_none();
         for event in &mut events {
-            for content in in_content(faults) {
+            for (due, content) in spoiling() {
+                let truth = event["event"].clone();
                 self.respell(&mut event["event"], content, dice);
+                if arrives && event["event"] != truth {
+                    due.happened();
+                }
             }
         }
         rmp_serde::to_vec_named(&events).map_or(payload, Bytes::from)
@@ -100,10 +114,6 @@ impl Spoiler {
             InContent::Corrupt => {}
         }
     }
-}
-
-fn in_content(faults: &[EventFault]) -> impl Iterator<Item = InContent> {
-    faults.iter().filter_map(EventFault::in_content)
 }
 
 /// The identity that a block gets in place of its own.
@@ -175,9 +185,14 @@ mod tests {
         vec![payload.clone()]
     }
 
+    fn due(faults: &[EventFault]) -> Vec<Due<EventFault>> {
+        faults.iter().cloned().map(Due::alone).collect()
+    }
+
     /// What goes out of three messages, and what comes when the faults end.
     fn pass(faults: &[EventFault]) -> (Vec<Sent<Bytes>>, Vec<Bytes>) {
         let mut spoiler = Spoiler::default();
+        let faults = &due(faults);
         let sent = messages(3)
             .into_iter()
             .flat_map(|m| spoiler.pass(m, faults, Dice::new(1, 1), as_it_is));
@@ -235,9 +250,10 @@ mod tests {
             .collect();
         let spoiled = |fault: EventFault| -> Vec<Value> {
             let mut spoiler = Spoiler::default();
+            let fault = due(&[fault]);
             let sent = messages
                 .iter()
-                .flat_map(|m| spoiler.pass(m.clone(), std::slice::from_ref(&fault), Dice::new(1, 1), as_it_is));
+                .flat_map(|m| spoiler.pass(m.clone(), &fault, Dice::new(1, 1), as_it_is));
             sent.map(|sent| match sent {
                 Sent::Now(payload) => read(&payload)["event"]["data"].clone(),
                 other @ (Sent::Later(..) | Sent::Stale(_) | Sent::Lost) => panic!("{other:?}"),
@@ -281,5 +297,37 @@ mod tests {
             wrong[0]["event"]["data"]["stored"]["blocks"].as_array().unwrap().len(),
             4
         );
+    }
+
+    #[test]
+    fn a_fault_has_happened_when_a_message_is_not_what_it_would_have_been() {
+        let mut journal = Journal::new(InstanceId(7), DpRank(0));
+        let removal = journal.record(vec![KvEvent::Removed {
+            block_hashes: vec![SequenceHash(1)],
+        }]);
+        let count = |payload: &Bytes, faults: &[EventFault]| -> Vec<u64> {
+            let faults = due(faults);
+            Spoiler::default().pass(payload.clone(), &faults, Dice::new(1, 1), as_it_is);
+            faults.iter().map(Due::count).collect()
+        };
+        let store = &messages(1)[0];
+        let (wrong_parent, wrong_rank) = (EventFault::WrongParent {}, EventFault::WrongRank { rank: 1 });
+        assert_eq!(count(store, &[wrong_parent.clone(), wrong_rank.clone()]), [1, 1]);
+        assert_eq!(count(&removal[0], &[wrong_parent]), [0], "a removal has no parent");
+        assert_eq!(count(store, &[EventFault::WrongRank { rank: 0 }]), [0], "its own rank");
+        assert_eq!(
+            count(
+                store,
+                &[wrong_rank, EventFault::Drop {}, EventFault::Duplicate { copies: 1 }]
+            ),
+            [0, 1, 0],
+            "nobody sees what is lost"
+        );
+        let delay = EventFault::Delay {
+            ms: 5.0,
+            jitter_ms: 0.0,
+        };
+        let window = EventFault::Reorder { window: 2 };
+        assert_eq!(count(store, &[window, delay]), [1, 0], "it waits for its window");
     }
 }

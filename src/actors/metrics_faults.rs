@@ -4,16 +4,25 @@ use std::time::Duration;
 
 use crate::faults::WorkerFaults;
 use crate::faults::kind::{MetricsFault, Wave};
+use crate::faults::table::Due;
 
 /// What becomes of a report.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Default)]
 pub(super) struct Spin {
     /// Not at all.
-    pub(super) frozen: bool,
+    frozen: Option<Due<MetricsFault>>,
     /// So much later.
-    pub(super) late: Duration,
+    late: Option<(Duration, Due<MetricsFault>)>,
     /// Other figures than the true ones.
-    pub(super) lie: Option<Lie>,
+    lie: Option<(Lie, Due<MetricsFault>)>,
+}
+
+/// When a report is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Told {
+    Now,
+    Later(Duration),
+    Never,
 }
 
 /// Used blocks that are made up.
@@ -29,42 +38,69 @@ impl Spin {
     /// Throws the dice for one report.
     #[inline]
     pub(super) fn ask(faults: &WorkerFaults) -> Self {
-        Self::of(faults.ask::<MetricsFault>())
-    }
-
-    /// What is in force, without dice.
-    pub(super) fn in_force(faults: &WorkerFaults) -> Self {
-        Self::of(faults.in_force::<MetricsFault>().into_iter().map(|(_, fault)| fault))
-    }
-
-    fn of(faults: impl IntoIterator<Item = MetricsFault>) -> Self {
         let mut spin = Self::default();
-        for fault in faults {
-            match fault {
-                MetricsFault::Frozen {} => spin.frozen = true,
+        for due in faults.draw::<MetricsFault>() {
+            match *due {
+                MetricsFault::Frozen {} => spin.frozen = Some(due),
                 MetricsFault::Stale { ms } => {
-                    spin.late = Duration::try_from_secs_f64(ms / 1e3).unwrap_or(Duration::ZERO);
+                    let late = Duration::try_from_secs_f64(ms / 1e3).unwrap_or(Duration::ZERO);
+                    spin.late = Some((late, due));
                 }
-                MetricsFault::Lying {
-                    wave,
-                    low,
-                    high,
-                    period_ms,
-                } => {
-                    spin.lie = Some(Lie {
-                        wave,
-                        low,
-                        high,
-                        period_ms,
-                    });
-                }
+                MetricsFault::Lying { .. } => spin.lie = Lie::of(&due).map(|lie| (lie, due)),
             }
         }
         spin
     }
+
+    /// When the report is told, if there is one.
+    pub(super) fn told(&self) -> Told {
+        if let Some(frozen) = &self.frozen {
+            frozen.happened();
+            return Told::Never;
+        }
+        match &self.late {
+            Some((late, due)) if !late.is_zero() => {
+                due.happened();
+                Told::Later(*late)
+            }
+            Some(_) | None => Told::Now,
+        }
+    }
+
+    /// The used blocks that are told at `now_ms` where there are `truly` so many.
+    pub(super) fn used_blocks(&self, truly: u32, now_ms: u64) -> u64 {
+        let Some((lie, due)) = &self.lie else {
+            return truly.into();
+        };
+        due.happened();
+        lie.at(now_ms)
+    }
+}
+
+/// The lie that is in force; no dice are thrown.
+pub(super) fn standing_lie(faults: &WorkerFaults) -> Option<Lie> {
+    let in_force = faults.in_force::<MetricsFault>();
+    in_force.iter().find_map(|fault| Lie::of(fault))
 }
 
 impl Lie {
+    fn of(fault: &MetricsFault) -> Option<Self> {
+        match *fault {
+            MetricsFault::Lying {
+                wave,
+                low,
+                high,
+                period_ms,
+            } => Some(Self {
+                wave,
+                low,
+                high,
+                period_ms,
+            }),
+            MetricsFault::Stale { .. } | MetricsFault::Frozen {} => None,
+        }
+    }
+
     /// The figure at `now_ms`.
     #[allow(
         clippy::cast_precision_loss,

@@ -16,7 +16,8 @@ use super::comebacks::{self, TellAgain};
 use super::fault_post::{FaultPost, FaultsChanged};
 use super::inspect::Look;
 use super::liveness::Liveness;
-use super::metrics_faults::{Lie, Spin};
+use super::metrics_faults::{self, Spin, Told as When};
+use super::told_loads::ToldLoads;
 use crate::transport::event_plane::EventPublisher;
 use crate::transport::event_plane::forward_pass::{self, ForwardPass};
 use crate::transport::event_plane::kv_metrics::{self, KvMetrics};
@@ -37,6 +38,7 @@ pub struct MetricsReporter {
     armed: bool,
     /// What is true of each rank.
     known: BTreeMap<DpRank, Load>,
+    told: Arc<ToldLoads>,
     post: Arc<FaultPost>,
     lie: Option<SpawnHandle>,
     _liveness: Liveness,
@@ -110,9 +112,11 @@ impl MetricsReporter {
         worker: InstanceId,
         stream: EventPublisher,
         forward: Option<ForwardPasses>,
+        told: Arc<ToldLoads>,
         post: Arc<FaultPost>,
         liveness: Liveness,
     ) -> Self {
+        told.forget();
         Self {
             worker,
             stream,
@@ -120,6 +124,7 @@ impl MetricsReporter {
             pending: BTreeMap::new(),
             armed: false,
             known: BTreeMap::new(),
+            told,
             post,
             lie: None,
             _liveness: liveness,
@@ -129,14 +134,17 @@ impl MetricsReporter {
     fn report(&mut self, ctx: &mut Context<Self>) {
         self.armed = false;
         let loads = std::mem::take(&mut self.pending);
-        let spin = Spin::ask(self.post.table());
-        if spin.frozen {
+        if loads.is_empty() {
             return;
         }
-        if spin.late.is_zero() {
-            return self.tell(&loads, spin.lie);
+        let spin = Spin::ask(self.post.table());
+        match spin.told() {
+            When::Now => self.tell(&loads, &spin),
+            When::Never => {}
+            When::Later(late) => {
+                ctx.run_later(late, move |reporter, _| reporter.tell(&loads, &spin));
+            }
         }
-        ctx.run_later(spin.late, move |reporter, _| reporter.tell(&loads, spin.lie));
     }
 
     /// Tells what faults make of the present figures, and begins or ends a lie that goes on by itself.
@@ -144,7 +152,7 @@ impl MetricsReporter {
         if let Some(lie) = self.lie.take() {
             ctx.cancel_future(lie);
         }
-        if let Some(lie) = Spin::in_force(self.post.table()).lie {
+        if let Some(lie) = metrics_faults::standing_lie(self.post.table()) {
             self.lie = Some(ctx.run_interval(lie.step(), |reporter, ctx| {
                 reporter.pending.clone_from(&reporter.known);
                 reporter.report(ctx);
@@ -154,11 +162,13 @@ impl MetricsReporter {
         self.report(ctx);
     }
 
-    fn tell(&mut self, loads: &BTreeMap<DpRank, Load>, lie: Option<Lie>) {
+    fn tell(&mut self, loads: &BTreeMap<DpRank, Load>, spin: &Spin) {
         let mut payload = Vec::with_capacity(128);
         for (&rank, load) in loads {
             payload.clear();
-            let used = lie.map_or(load.active_blocks.into(), |lie| lie.at(Clock::unix_ms()));
+            let used = spin.used_blocks(load.active_blocks, Clock::unix_ms());
+            let active_blocks = u32::try_from(used).unwrap_or(u32::MAX);
+            self.told.set(rank, Load { active_blocks, ..*load });
             let figures = KvMetrics {
                 kv_used_blocks: Some(used),
                 ..KvMetrics::default()

@@ -63,5 +63,6 @@ mod sockets;
 pub mod store_health;
 pub mod strays;
 pub mod supervision;
+mod told_loads;
 pub mod why;
 pub mod worker;

@@ -93,7 +93,8 @@ pub struct Rank {
     resync: bool,
     /// A timer runs for the end of a transfer below the GPU.
     wakes_at: Option<SimTime>,
-    reported_blocks: Option<u32>,
+    /// What the reporter has heard last.
+    reported: Option<Load>,
     native: Option<NativeFeed>,
     handoffs: Handoffs,
     forward_passes: Detail,
@@ -187,7 +188,7 @@ impl Rank {
             pass: Pass::default(),
             resync: false,
             wakes_at: None,
-            reported_blocks: None,
+            reported: None,
             native: parts.native.then(NativeFeed::default),
             handoffs: Handoffs::new(parts.handoffs),
             forward_passes: parts.forward_passes,
@@ -430,12 +431,19 @@ impl Rank {
         self.dirty = dirty;
         let load = self.engine.load();
         self.gauge.set_load(&load, self.streams.len());
-        if self.reported_blocks != Some(load.active_blocks)
+        if self.is_news(&load)
             && let Some(reporter) = &self.reporter
             && reporter.try_send(LoadChanged { rank: self.index, load }).is_ok()
         {
-            self.reported_blocks = Some(load.active_blocks);
+            self.reported = Some(load);
         }
+    }
+
+    /// Routers are told of blocks; the rest is for pages that show what is told.
+    fn is_news(&self, load: &Load) -> bool {
+        self.reported.is_none_or(|reported| {
+            reported.active_blocks != load.active_blocks || (self.faults.spin_the_load() && reported != *load)
+        })
     }
 
     fn drop_request(&mut self, id: RequestId) {
@@ -538,7 +546,7 @@ impl Handler<Connect> for Rank {
         }
         if message.reporter.is_some() {
             self.reporter = message.reporter;
-            self.reported_blocks = None;
+            self.reported = None;
         }
         self.settle();
     }

@@ -3,30 +3,33 @@
 use bytes::Bytes;
 use serde_json::Value;
 
+use crate::faults::FaultId;
 use crate::faults::kind::DiscoveryFault;
+use crate::faults::table::InForce;
 use crate::transport::discovery::Record;
 use crate::transport::discovery::record::{EVENT_SOURCES, INSTANCES, MODELS};
 
 /// What faults do to a worker's place in discovery.
 // Each stands for itself: any of them may hold beside any other.
 #[allow(clippy::struct_excessive_bools)]
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Disturbed {
     pub(super) lease_lost: bool,
     pub(super) key_kept: bool,
-    pub(super) wrong_address: bool,
-    pub(super) duplicate_source: bool,
+    wrong_address: bool,
+    duplicate_source: bool,
     /// Time between two changes of the card, ms.
     pub(super) card_churn_ms: Option<f64>,
     /// Time between two registrations, ms.
     pub(super) storm_ms: Option<f64>,
+    in_force: Vec<InForce<DiscoveryFault>>,
 }
 
 impl Disturbed {
-    pub(super) fn of(faults: impl IntoIterator<Item = DiscoveryFault>) -> Self {
+    pub(super) fn of(in_force: Vec<InForce<DiscoveryFault>>) -> Self {
         let mut disturbed = Self::default();
-        for fault in faults {
-            match fault {
+        for fault in &in_force {
+            match **fault {
                 DiscoveryFault::LeaseLost {} => disturbed.lease_lost = true,
                 DiscoveryFault::KeyKept {} => disturbed.key_kept = true,
                 DiscoveryFault::WrongAddress {} => disturbed.wrong_address = true,
@@ -35,7 +38,39 @@ impl Disturbed {
                 DiscoveryFault::RegistrationStorm { period_ms } => disturbed.storm_ms = Some(period_ms),
             }
         }
+        disturbed.in_force = in_force;
         disturbed
+    }
+
+    /// Counts what has been done because of a fault of this kind; the answer is its number.
+    pub(super) fn happened(&self, is_it: impl Fn(&DiscoveryFault) -> bool) -> Option<FaultId> {
+        let fault = self.in_force.iter().find(|fault| is_it(fault))?;
+        fault.happened();
+        Some(fault.id())
+    }
+
+    /// Counts the faults that make these records other than they are, now that they are told so: all of them, or those
+    /// that were not in force `before`.
+    pub(super) fn told_wrong(&self, records: &[Record], before: Option<&Self>) {
+        let was_told = |fault: &InForce<DiscoveryFault>| {
+            before.is_some_and(|before| before.in_force.iter().any(|other| other.id() == fault.id()))
+        };
+        for fault in self.in_force.iter().filter(|fault| !was_told(fault)) {
+            let changes = match **fault {
+                DiscoveryFault::WrongAddress {} => {
+                    let mut instances = records.iter().filter(|record| record.key.starts_with(INSTANCES));
+                    instances.any(|record| elsewhere(record).value != record.value)
+                }
+                DiscoveryFault::DuplicateSource {} => records.iter().any(|record| second_source(record).is_some()),
+                DiscoveryFault::LeaseLost {}
+                | DiscoveryFault::KeyKept {}
+                | DiscoveryFault::CardChurn { .. }
+                | DiscoveryFault::RegistrationStorm { .. } => false,
+            };
+            if changes {
+                fault.happened();
+            }
+        }
     }
 
     /// The records as they are told.

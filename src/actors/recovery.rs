@@ -17,6 +17,7 @@ use tokio::time::{Instant, timeout};
 use super::kv_publisher::{KvPublisher, Recover};
 use crate::faults::WorkerFaults;
 use crate::faults::kind::RecoveryFault;
+use crate::faults::table::Due;
 use crate::transport::event_plane::journal::Journal;
 use crate::transport::event_plane::recovery::Query;
 use crate::transport::request_plane::call_home::Dialer;
@@ -165,7 +166,7 @@ enum Lost {
 }
 
 impl RecoveryEndpoint {
-    async fn answer(&self, Call { control, body }: Call, wrong: bool) {
+    async fn answer(&self, Call { control, body }: Call, wrong: Option<&Due<RecoveryFault>>) {
         let bounds = &self.limits.0;
         let Some(_socket) = bounds.socket().await else { return };
         match self.write(&control, body, wrong).await {
@@ -188,11 +189,17 @@ impl RecoveryEndpoint {
         }
     }
 
-    async fn write(&self, control: &Control, body: Bytes, wrong: bool) -> Result<ReadyAnswer, Lost> {
+    async fn write(
+        &self,
+        control: &Control,
+        body: Bytes,
+        wrong: Option<&Due<RecoveryFault>>,
+    ) -> Result<ReadyAnswer, Lost> {
         let dialer = &self.limits.0.dialer;
         let limits = &dialer.limits;
         let mut answer = ReadyAnswer::dial(control, dialer).await?;
-        answer.push(if wrong {
+        answer.push(if let Some(wrong) = wrong {
+            wrong.happened();
             wrong_answer(control)
         } else {
             self.ask(control, body).await.ok_or(Lost::Publisher)?
@@ -249,18 +256,25 @@ fn wrong_answer(control: &Control) -> Vec<Bytes> {
 
 impl Endpoint for RecoveryEndpoint {
     fn accept(self: Arc<Self>, call: Call) -> Ack {
-        let wrong = match self.faults.ask::<RecoveryFault>().pop() {
-            None => false,
-            Some(RecoveryFault::Missing {}) => return Ack::Unavailable("unknown endpoint".to_owned()),
-            Some(RecoveryFault::Hanging {}) => return Ack::Accepted,
-            Some(RecoveryFault::Wrong {}) => true,
+        let fault = self.faults.draw::<RecoveryFault>().pop();
+        let wrong = match fault.as_deref() {
+            None => None,
+            Some(RecoveryFault::Wrong {}) => fault,
+            Some(RecoveryFault::Missing {}) => {
+                fault.iter().for_each(Due::happened);
+                return Ack::Unavailable("unknown endpoint".to_owned());
+            }
+            Some(RecoveryFault::Hanging {}) => {
+                fault.iter().for_each(Due::happened);
+                return Ack::Accepted;
+            }
         };
         let Ok(permit) = Arc::clone(&self.limits.0.queries).try_acquire_owned() else {
             return Ack::Overloaded("too many recovery queries".to_owned());
         };
         let in_flight = self.figures.begin(call.body.len());
         tokio::spawn(async move {
-            self.answer(call, wrong).await;
+            self.answer(call, wrong.as_ref()).await;
             drop((permit, in_flight));
         });
         Ack::Accepted

@@ -20,6 +20,7 @@ use super::inspect::Look;
 use super::liveness::Liveness;
 use super::record_faults::{Disturbed, card_keys};
 use super::store_health::{StoreHealth, Witness};
+use crate::faults::kind::DiscoveryFault;
 use crate::transport::discovery::{Discovery, DiscoveryError, Lease, Record, Renewal};
 
 /// News for the worker.
@@ -122,7 +123,7 @@ impl Actor for Registrar {
 }
 
 fn disturbed(post: &FaultPost) -> Disturbed {
-    Disturbed::of(post.table().in_force().into_iter().map(|(_, fault)| fault))
+    Disturbed::of(post.table().in_force())
 }
 
 impl Handler<FaultsChanged> for Registrar {
@@ -243,8 +244,14 @@ impl Keeper {
     /// Registers until it works; `None` when told to leave meanwhile.
     async fn register(&mut self) -> Option<Lease> {
         let mut wait = FIRST_RETRY;
+        let mut lost_to = None;
         loop {
             while self.disturbed.lease_lost {
+                if lost_to.is_none() {
+                    lost_to = self
+                        .disturbed
+                        .happened(|fault| matches!(fault, DiscoveryFault::LeaseLost {}));
+                }
                 match self.inbox.recv().await {
                     None | Some(Order::Leave) => return None,
                     Some(order) => self.note(&order),
@@ -275,7 +282,10 @@ impl Keeper {
         let lease = self.discovery.open().await?;
         let told = self.disturbed.told(&self.records);
         match self.discovery.publish(&lease, &told).await {
-            Ok(()) => Ok(lease),
+            Ok(()) => {
+                self.disturbed.told_wrong(&self.records, None);
+                Ok(lease)
+            }
             Err(error) => {
                 // A worker that is there in part helps no router, and might never get any further.
                 self.close(lease).await;
@@ -297,12 +307,15 @@ impl Keeper {
             tokio::select! {
                 () = tokio::time::sleep_until(turn.unwrap_or(next)), if turn.is_some() => {
                     if self.disturbed.storm_ms.is_some() {
+                        let storms = |fault: &DiscoveryFault| matches!(fault, DiscoveryFault::RegistrationStorm { .. });
+                        self.disturbed.happened(storms);
                         return Over::Again;
                     }
                     churned = Instant::now();
                     if self.churn(lease).await.is_err() {
                         return Over::Lost;
                     }
+                    self.disturbed.happened(|fault| matches!(fault, DiscoveryFault::CardChurn { .. }));
                 }
                 () = tokio::time::sleep(ORPHAN_CHECK), if orphaned => {
                     if !disturbed(&self.post).key_kept {
@@ -330,7 +343,10 @@ impl Keeper {
                     }
                 },
                 order = self.inbox.recv(), if !orphaned => match order {
-                    None => orphaned = true,
+                    None => {
+                        orphaned = true;
+                        self.disturbed.happened(|fault| matches!(fault, DiscoveryFault::KeyKept {}));
+                    }
                     Some(Order::Leave) => return Over::Left,
                     Some(order) => {
                         if self.disturb(lease, &order).await {
@@ -377,7 +393,7 @@ impl Keeper {
         let gone = self.disturbed.extra_keys(&self.records);
         let same = disturbed.told(&self.records) == self.disturbed.told(&self.records);
         let back = self.card_is_away && disturbed.card_churn_ms.is_none();
-        self.disturbed = disturbed.clone();
+        let before = std::mem::replace(&mut self.disturbed, disturbed.clone());
         if self.disturbed.lease_lost {
             return true;
         }
@@ -391,7 +407,10 @@ impl Keeper {
             self.discovery.publish(lease, &told).await
         };
         match changed.await {
-            Ok(()) => false,
+            Ok(()) => {
+                self.disturbed.told_wrong(&self.records, Some(&before));
+                false
+            }
             Err(error) => {
                 self.store.failed(&error);
                 true

@@ -20,9 +20,11 @@ use super::path::ActorPath;
 use super::plan::WorkerPlan;
 use super::recovery::RecoveryCounts;
 use super::supervision::{RestartPolicy, Supervised};
+use super::told_loads::ToldLoads;
 use crate::engine::EngineKind;
 use crate::faults::Journal;
 use crate::faults::journal::Event;
+use crate::faults::kind::MetricsFault;
 use crate::faults::select::Candidate;
 use crate::transport::discovery::EndpointName;
 use crate::transport::event_plane::former::Memory;
@@ -30,7 +32,7 @@ use crate::transport::http::open::OpenRequests;
 use crate::transport::request_plane::call_home::generate::StreamCounts;
 use crate::transport::request_plane::figures::EndpointFigures;
 use crate::transport::request_plane::plane::Reach;
-use crate::types::{SimTime, WorkerId};
+use crate::types::{DpRank, SimTime, WorkerId};
 
 pub use super::health::{WorkerHealth, WorkerState};
 pub use super::snapshot::{FleetSnapshot, InUse, RecoverySnapshot, WorkerSnapshot};
@@ -66,6 +68,7 @@ pub struct WorkerEntry {
     pub(super) handoffs: Arc<HandoffGauge>,
     pub(super) gauges: Vec<Arc<RankGauge>>,
     pub(super) metrics: Vec<Arc<EngineMetrics>>,
+    pub(super) told: Arc<ToldLoads>,
     pub(super) faults: Arc<FaultPost>,
     deaths: Mutex<Vec<Supervised>>,
     event_drops: Mutex<EventDrops>,
@@ -117,6 +120,7 @@ impl WorkerEntry {
                 .map(|_| EngineMetrics::new(group.engine.kind, group.max_model_len).watched_by(role, latency))
                 .map(Arc::new)
                 .collect(),
+            told: Arc::default(),
             faults: Arc::new(FaultPost::new(id, journal)),
             deaths: Mutex::default(),
             event_drops: Mutex::default(),
@@ -342,13 +346,21 @@ impl WorkerEntry {
             block_size: self.block_size,
             model: Arc::clone(&self.model),
             gauge: Arc::clone(gauge),
+            told: None,
             metrics: Arc::clone(metrics),
         })
     }
 
-    /// Its engine's metrics, as its own server would show them.
+    /// Its engine's metrics, as its own server would show them: with the load that the worker tells while that is not the
+    /// true one.
     pub fn engine_page(&self) -> String {
-        engine_page::render(&self.page_ranks(false).collect::<Vec<_>>())
+        let mut ranks: Vec<PageRank> = self.page_ranks(false).collect();
+        if !self.faults.table().is_quiet::<MetricsFault>() {
+            for rank in &mut ranks {
+                rank.told = Some(self.told.instead_of(DpRank(rank.rank), rank.gauge.load()));
+            }
+        }
+        engine_page::render(&ranks)
     }
 
     /// Everything about it now.

@@ -1,12 +1,12 @@
 //! Changes as they happen: server-sent events.
 //!
 //! `names`: once, what the columns of samples mean. `entry`: one entry of the journal. `sample`: figures, every so often.
-//! `lost`: the reader was too slow, and entries before the next one are gone. A reader pulls: nothing is queued for it, so a slow one costs nothing but its connection.
+//! `lost`: the reader was too slow, and entries before the next one are gone. A reader pulls: nothing is queued for it, so
+//! a slow one costs nothing but its connection, and one that takes nothing at all loses that, too.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use axum::extract::State;
@@ -20,11 +20,9 @@ use tokio::time::Instant;
 use super::answer::{Asked, Problem};
 use super::figures::{self, Each};
 use super::routes::Api;
+use super::seats::{MAX_READERS, Seat, TENURE};
 use crate::actors::control::Control;
 use crate::actors::latency::LatencyCounts;
-
-/// Readers at a time.
-const MAX_READERS: usize = 32;
 
 /// How often the journal is looked at.
 const LOOK: Duration = Duration::from_millis(50);
@@ -57,24 +55,16 @@ struct Reader {
     latency: LatencyCounts,
     draws: bool,
     ready: VecDeque<Event>,
-    _seat: Seat,
-}
-
-struct Seat(Arc<AtomicUsize>);
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Relaxed);
-    }
+    seat: Seat,
 }
 
 pub(super) async fn live(State(api): State<Arc<Api>>, Asked(wanted): Asked<Wanted>) -> Response {
-    if api.readers.fetch_add(1, Relaxed) >= MAX_READERS {
-        api.readers.fetch_sub(1, Relaxed);
-        let full = format!("{MAX_READERS} readers follow the fleet already; close one");
+    let Some(seat) = api.seats.take(Instant::now()) else {
+        let soon = TENURE.as_secs();
+        let full =
+            format!("{MAX_READERS} readers have begun to follow the fleet within {soon} s; close one, or come back");
         return Problem(StatusCode::SERVICE_UNAVAILABLE, full).into_response();
-    }
-    let seat = Seat(Arc::clone(&api.readers));
+    };
     let every = wanted.every_ms.unwrap_or(1000);
     let mut ready = VecDeque::new();
     if wanted.workers == Some(Each::Columns) {
@@ -89,10 +79,10 @@ pub(super) async fn live(State(api): State<Arc<Api>>, Asked(wanted): Asked<Wante
         latency: figures::latency(&api.control),
         draws: wanted.draws,
         ready,
-        _seat: seat,
+        seat,
     };
     let stream = futures::stream::unfold(reader, async |mut reader| {
-        let event = reader.next().await;
+        let event = reader.next().await?;
         Some((Ok::<_, Infallible>(event), reader))
     });
     Sse::new(stream).keep_alive(KeepAlive::default()).into_response()
@@ -105,16 +95,21 @@ fn event(name: &str, data: &impl serde::Serialize) -> Event {
 }
 
 impl Reader {
-    async fn next(&mut self) -> Event {
-        loop {
+    /// `None`: its place is somebody else's.
+    async fn next(&mut self) -> Option<Event> {
+        while !self.seat.is_lost() {
             if let Some(event) = self.ready.pop_front() {
-                return event;
+                return Some(event);
             }
             self.look();
             if self.ready.is_empty() {
-                tokio::time::sleep(LOOK).await;
+                tokio::select! {
+                    () = self.seat.lost() => return None,
+                    () = tokio::time::sleep(LOOK) => {}
+                }
             }
         }
+        None
     }
 
     fn look(&mut self) {

@@ -6,7 +6,7 @@
 //! | [`server`] | the admin server: who may connect, how many, who is asked for a token |
 //! | `routes`, `live`, [`figures`] | snapshots, faults, commands; changes as server-sent events; what they count |
 //! | `dashboard` | the page that shows all of it in a browser |
-//! | [`openapi`] | the table of its paths, and the document made from it |
+//! | [`openapi`], `schemas` | the table of its paths, what bodies and answers hold, and the document made from both |
 
 mod answer;
 mod blocks;
@@ -17,6 +17,8 @@ pub mod figures;
 mod live;
 pub mod openapi;
 mod routes;
+mod schemas;
+mod seats;
 pub mod server;
 pub mod status;
 mod supervisor;

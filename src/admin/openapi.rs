@@ -1,8 +1,8 @@
-//! The `OpenAPI` document, made from one table of paths and the catalogue of faults.
+//! The `OpenAPI` document, made from one table of paths, the schemas and the catalogue of faults.
 
 use serde_json::{Map, Value, json};
 
-use crate::faults::kind::catalogue;
+use super::schemas::{self, reference};
 
 /// One operation of the API.
 #[derive(Debug, Clone, Copy)]
@@ -67,7 +67,7 @@ pub const OPERATIONS: &[Operation] = &[
         "Everything about an actor: w3, w3/r0, w3/r0/kv, w3/r0/native, w3/metrics, w3/lease, w3/rendezvous",
         &[],
         None,
-        "Any",
+        "Actor",
     ),
     operation(
         "get",
@@ -91,7 +91,7 @@ pub const OPERATIONS: &[Operation] = &[
         "The shape of those caches: prefixes, ends, depths",
         &[],
         None,
-        "Any",
+        "Shapes",
     ),
     operation(
         "get",
@@ -99,7 +99,7 @@ pub const OPERATIONS: &[Operation] = &[
         "What is in the discovery store, whoever put it there: what routers see",
         &[("prefix", "string", "of the keys, as v1/instances/; required")],
         None,
-        "Any",
+        "Records",
     ),
     operation("get", "/v1/faults", "All faults", &[], None, "ListedFaults"),
     operation(
@@ -115,12 +115,12 @@ pub const OPERATIONS: &[Operation] = &[
         "/v1/faults",
         "Replace all faults, all or nothing; answers the new ones",
         &[],
-        Some("Change"),
+        Some("Replacement"),
         "ListedFaults",
     ),
     operation("delete", "/v1/faults", "Remove all faults", &[], None, "ListedFaults"),
     operation("delete", "/v1/faults/{id}", "Remove a fault", &[], None, "ListedFaults"),
-    operation("get", "/v1/kinds", "The catalogue of faults", &[], None, "Any"),
+    operation("get", "/v1/kinds", "The catalogue of faults", &[], None, "Kinds"),
     operation(
         "post",
         "/v1/commands",
@@ -138,7 +138,7 @@ pub const OPERATIONS: &[Operation] = &[
             ("worker", "string", "only of this one, as w3"),
         ],
         None,
-        "Any",
+        "Requests",
     ),
     operation(
         "get",
@@ -146,7 +146,7 @@ pub const OPERATIONS: &[Operation] = &[
         "Who waits for what: a request by the id that the router gave it",
         &[],
         None,
-        "Any",
+        "Why",
     ),
     operation(
         "get",
@@ -158,7 +158,7 @@ pub const OPERATIONS: &[Operation] = &[
             ("draws", "boolean", "with the dice of every gate"),
         ],
         None,
-        "Any",
+        "Journal",
     ),
     operation(
         "get",
@@ -181,12 +181,26 @@ pub const OPERATIONS: &[Operation] = &[
         None,
         "EventStream",
     ),
-    operation("get", "/openapi.json", "This document", &[], None, "Any"),
+    operation("get", "/openapi.json", "This document", &[], None, "Document"),
     operation("get", "/", "The dashboard, a page for browsers", &[], None, "Page"),
 ];
 
-fn reference(schema: &str) -> Value {
-    json!({"$ref": format!("#/components/schemas/{schema}")})
+/// What server-sent events are called, and the schema of their data.
+pub const EVENTS: [(&str, &str); 4] = [
+    ("names", "Names"),
+    ("entry", "Entry"),
+    ("sample", "Fleet"),
+    ("lost", "Lost"),
+];
+
+/// Schema of an answer that says no.
+fn failure(operation: &Operation) -> &'static str {
+    // Of an order to several workers each has a result of its own.
+    if operation.answer == "Results" {
+        "NotDone"
+    } else {
+        "Problem"
+    }
 }
 
 /// The document.
@@ -211,10 +225,16 @@ pub fn document() -> Value {
                 "200": {"description": "done", "content": {media: {"schema": reference(operation.answer)}}},
                 "default": {
                     "description": "not done",
-                    "content": {"application/json": {"schema": reference("Problem")}},
+                    "content": {"application/json": {"schema": reference(failure(operation))}},
                 },
             },
         });
+        if operation.answer == "EventStream" {
+            entry["responses"]["200"]["x-events"] = EVENTS
+                .iter()
+                .map(|(name, data)| ((*name).to_owned(), reference(data)))
+                .collect();
+        }
         if let Some(body) = operation.body {
             entry["requestBody"] =
                 json!({"required": true, "content": {"application/json": {"schema": reference(body)}}});
@@ -233,7 +253,7 @@ pub fn document() -> Value {
         "security": [{}, {"token": []}],
         "components": {
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-            "schemas": schemas(),
+            "schemas": schemas::all(),
         },
     })
 }
@@ -242,101 +262,10 @@ fn path_parameters(path: &str) -> impl Iterator<Item = &str> {
     path.split('{').skip(1).filter_map(|part| part.split('}').next())
 }
 
-fn schemas() -> Value {
-    let kinds: Vec<Value> = catalogue()
-        .map(|info| {
-            let params: Map<String, Value> = info.params.iter().map(|name| ((*name).to_owned(), json!({}))).collect();
-            json!({
-                "type": "object",
-                "description": info.about,
-                "properties": {
-                    "layer": {"const": info.layer},
-                    "kind": {"const": info.kind},
-                    "params": {"type": "object", "properties": params, "additionalProperties": false},
-                },
-            })
-        })
-        .collect();
-    json!({
-        "Any": {},
-        "Problem": {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]},
-        "Fleet": {"type": "object", "properties": {"journal_last": {"type": "integer"}, "tokens_total": {"type": "integer"}}},
-        "WorkerRow": {"type": "object", "properties": {"path": {"type": "string"}, "state": {"type": "string"}}},
-        "WorkerRows": {"type": "array", "items": reference("WorkerRow")},
-        "Blocks": {"type": "array", "items": {
-            "type": "object",
-            "properties": {
-                "block_hash": {"type": "integer"},
-                "tokens_hash": {"type": "integer"},
-                "parent": {"type": ["integer", "null"]},
-            },
-        }},
-        "Caches": {"type": "array", "items": {"$ref": "#/components/schemas/Blocks"}},
-        "Former": {"type": "array", "items": {"type": "object", "properties": {
-            "blocks": {"$ref": "#/components/schemas/Blocks"},
-            "dropped": {"type": "integer", "description": "blocks that were too many to keep"},
-        }}},
-        "EventStream": {"type": "string"},
-        "Page": {"type": "string"},
-        "Selector": {
-            "oneOf": [{"type": "string"}, {"type": "array", "items": {"type": ["integer", "string"]}}],
-            "examples": ["*", "w3", "w0-w31", "group:decode", "label:engine=vllm", "25%", "random(3)", "hottest"],
-        },
-        "Fault": {
-            "type": "object",
-            "required": ["select", "kind"],
-            "properties": {
-                "select": reference("Selector"),
-                "layer": {"type": "string"},
-                "kind": {"type": "string"},
-                "params": {"type": "object"},
-                "probability": {"type": "number", "minimum": 0, "maximum": 1, "default": 1},
-                "from": {"type": "number", "minimum": 0, "default": 0, "description": "seconds from now"},
-                "to": {"type": "number", "description": "seconds from now; without: until removed"},
-                "seed": {"type": "integer", "default": 0},
-            },
-            "oneOf": kinds,
-        },
-        "FaultOrLine": {"oneOf": [
-            reference("Fault"),
-            {"type": "string", "examples": ["w3 slow factor=4 to=30s"]},
-        ]},
-        "Change": {"oneOf": [
-            reference("FaultOrLine"),
-            {"type": "array", "items": reference("FaultOrLine")},
-            {"type": "object", "properties": {
-                "add": {"type": "array", "items": reference("FaultOrLine")},
-                "remove": {"type": "array", "items": {"type": ["integer", "string"]}},
-            }},
-        ]},
-        "ListedFaults": {"type": "array", "items": {"type": "object", "properties": {
-            "id": {"type": "integer"},
-            "phase": {"enum": ["waiting", "open", "over"]},
-            "line": {"type": "string"},
-            "workers": {"type": "array", "items": {"type": "integer"}},
-        }}},
-        "Command": {
-            "type": "object",
-            "required": ["command"],
-            "properties": {
-                "command": {"enum": ["crash", "panic", "drain", "restart", "heal", "clear_cache"]},
-                "path": {"type": "string", "description": "an actor"},
-                "select": reference("Selector"),
-                "seed": {"type": "integer"},
-                "same_id": {"type": "boolean", "description": "come back under the former instance id"},
-            },
-        },
-        "Results": {"type": "object", "properties": {"results": {"type": "array", "items": {"type": "object", "properties": {
-            "path": {"type": "string"},
-            "ok": {"type": "boolean"},
-            "error": {"type": "string"},
-        }}}}},
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::faults::kind::catalogue;
 
     #[test]
     fn every_schema_that_is_named_is_there_and_every_kind_is_told() {

@@ -1,10 +1,9 @@
 //! What the admin API answers. [`super::openapi`] has the table of its paths.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
 use axum::body::Bytes;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
@@ -12,9 +11,10 @@ use axum::{Json, Router};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::answer::{Asked, Problem};
+use super::answer::{Asked, Named, Problem};
 use super::blocks::Shape;
 use super::figures::{self, Each};
+use super::seats::Seats;
 use super::{dashboard, live, openapi, supervisor};
 use crate::actors::control::Control;
 use crate::actors::death::Death;
@@ -29,7 +29,7 @@ use crate::types::{SequenceHash, StoredBlock, WorkerId};
 pub(super) struct Api {
     pub(super) control: Control,
     /// Readers of live changes.
-    pub(super) readers: Arc<AtomicUsize>,
+    pub(super) seats: Arc<Seats>,
 }
 
 type Answer = Result<Json<Value>, Problem>;
@@ -37,7 +37,7 @@ type Answer = Result<Json<Value>, Problem>;
 pub(super) fn router(control: Control) -> Router {
     let api = Arc::new(Api {
         control,
-        readers: Arc::default(),
+        seats: Arc::default(),
     });
     Router::new()
         .route("/v1/fleet", get(fleet))
@@ -89,12 +89,17 @@ struct Most {
 
 async fn requests(State(api): State<Arc<Api>>, Asked(most): Asked<Most>) -> Answer {
     let of = most.worker.map(|path| path.parse::<ActorPath>()).transpose()?;
+    if let Some(path) = of {
+        let entry = api.control.registry().get(path.worker);
+        entry.ok_or(CommandError::NoSuchActor(path))?;
+    }
+    let of = of.map(whole).transpose()?;
     let limit = most.limit.unwrap_or(1000).min(MAX_ENTRIES);
-    let (requests, not_listed) = api.control.requests(of.map(|path| path.worker), limit);
+    let (requests, not_listed) = api.control.requests(of, limit);
     Ok(Json(json!({"requests": requests, "not_listed": not_listed})))
 }
 
-async fn why(State(api): State<Arc<Api>>, Path(request): Path<String>) -> Answer {
+async fn why(State(api): State<Arc<Api>>, Named(request): Named) -> Answer {
     let mut found = api.control.why(&request).await;
     match (found.pop(), found.is_empty()) {
         (None, _) => Err(Problem::not_found(format!(
@@ -119,14 +124,18 @@ struct Which {
 async fn workers(State(api): State<Arc<Api>>, Asked(which): Asked<Which>) -> Answer {
     let mut rows = api.control.registry().rows(api.control.now());
     if let Some(select) = which.select {
-        let chosen = api.control.choose(select.parse()?, 0).await;
+        let select: Selector = select.parse()?;
+        if !select.can_match(&api.control.registry().candidates()) {
+            return Err(nobody(&select));
+        }
+        let chosen = api.control.choose(select, 0).await;
         let chosen: Vec<String> = chosen.iter().map(ToString::to_string).collect();
         rows.retain(|row| chosen.contains(&row.path));
     }
     Ok(Json(json!(rows)))
 }
 
-async fn actor(State(api): State<Arc<Api>>, Path(path): Path<String>) -> Answer {
+async fn actor(State(api): State<Arc<Api>>, Named(path): Named) -> Answer {
     let path: ActorPath = path.parse()?;
     let entry = api.control.registry().get(path.worker);
     let entry = entry.ok_or(CommandError::NoSuchActor(path))?;
@@ -160,7 +169,7 @@ async fn actor(State(api): State<Arc<Api>>, Path(path): Path<String>) -> Answer 
     })))
 }
 
-async fn cache(State(api): State<Arc<Api>>, Path(path): Path<String>) -> Answer {
+async fn cache(State(api): State<Arc<Api>>, Named(path): Named) -> Answer {
     let ranks = api.control.cached_blocks(path.parse()?).await?;
     let ranks = ranks.iter().map(|blocks| blocks.iter().map(placed).collect::<Vec<_>>());
     Ok(Json(json!(ranks.collect::<Vec<_>>())))
@@ -171,7 +180,7 @@ fn placed((parent, block): &(Option<SequenceHash>, StoredBlock)) -> Value {
 }
 
 /// The worker may be dead: what is remembered outlives it.
-async fn former(State(api): State<Arc<Api>>, Path(worker): Path<String>) -> Answer {
+async fn former(State(api): State<Arc<Api>>, Named(worker): Named) -> Answer {
     let path: ActorPath = worker.parse()?;
     let entry = api.control.registry().get(path.worker).filter(|_| path.child.is_none());
     let entry = entry.ok_or(CommandError::NoSuchActor(path))?;
@@ -181,7 +190,7 @@ async fn former(State(api): State<Arc<Api>>, Path(worker): Path<String>) -> Answ
     Ok(Json(json!(ranks.collect::<Vec<_>>())))
 }
 
-async fn blocks(State(api): State<Arc<Api>>, Path(path): Path<String>) -> Answer {
+async fn blocks(State(api): State<Arc<Api>>, Named(path): Named) -> Answer {
     let path: ActorPath = path.parse()?;
     let ranks = api.control.cached_blocks(path).await?;
     let shapes = ranks.iter().enumerate().map(|(index, content)| {
@@ -269,8 +278,11 @@ impl Change {
 fn read_faults(faults: Vec<Value>) -> Result<Vec<Fault>, Problem> {
     let fault = |(index, fault)| match fault {
         Value::String(line) => line.parse::<Fault>().map_err(|error| Problem::bad(error.to_string())),
-        other @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) => {
+        other @ Value::Object(_) => {
             serde_json::from_value(other).map_err(|error| Problem::bad(format!("fault {index}: {error}")))
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => {
+            Err(Problem::bad(format!("fault {index} must be an object or a line")))
         }
     };
     faults.into_iter().enumerate().map(fault).collect()
@@ -302,7 +314,7 @@ async fn clear(State(api): State<Arc<Api>>) -> Answer {
     answer_change(&api, None, Vec::new()).await
 }
 
-async fn remove(State(api): State<Arc<Api>>, Path(id): Path<String>) -> Answer {
+async fn remove(State(api): State<Arc<Api>>, Named(id): Named) -> Answer {
     answer_change(&api, Some(vec![id.parse()?]), Vec::new()).await
 }
 
@@ -336,13 +348,19 @@ enum Word {
 }
 
 async fn command(State(api): State<Arc<Api>>, body: Bytes) -> Result<Response, Problem> {
+    // Members may not come as a list, by position.
+    if body.trim_ascii_start().first() != Some(&b'{') {
+        return Err(Problem::bad(
+            "send an object, as {\"command\": \"crash\", \"path\": \"w3\"}",
+        ));
+    }
     let order: Order = serde_json::from_slice(&body).map_err(|error| Problem::bad(error.to_string()))?;
     let targets: Vec<ActorPath> = match (&order.path, order.select) {
         (Some(path), None) => vec![path.parse()?],
         (None, Some(select)) => {
             let chosen = api.control.choose(select.clone(), order.seed).await;
             if chosen.is_empty() {
-                return Err(Problem::not_found(format!("{select} selects no worker of this fleet")));
+                return Err(nobody(&select));
             }
             chosen
                 .into_iter()
@@ -370,31 +388,37 @@ async fn command(State(api): State<Arc<Api>>, body: Bytes) -> Result<Response, P
     Ok((worst, Json(json!({"results": results}))).into_response())
 }
 
+fn nobody(select: &Selector) -> Problem {
+    Problem::not_found(format!("{select} selects no worker of this fleet"))
+}
+
+/// The worker, where none of its children will do.
+fn whole(path: ActorPath) -> Result<WorkerId, CommandError> {
+    match path.child {
+        None => Ok(path.worker),
+        Some(_) => Err(CommandError::NeedsWorker(path)),
+    }
+}
+
 async fn carry_out(
     control: &Control,
     word: Word,
     path: ActorPath,
     same_id: bool,
 ) -> (ActorPath, Result<(), CommandError>) {
-    let worker = |path: ActorPath| -> Result<WorkerId, CommandError> {
-        match path.child {
-            None => Ok(path.worker),
-            Some(_) => Err(CommandError::NeedsWorker(path)),
-        }
-    };
     let outcome = match word {
         Word::Crash => control.kill(path, Death::Crash).await,
         Word::Panic => control.kill(path, Death::Panic).await,
         Word::ClearCache => control.clear_cache(path).await.map(|_| ()),
-        Word::Drain => match worker(path) {
+        Word::Drain => match whole(path) {
             Ok(worker) => control.drain(worker).await,
             Err(error) => Err(error),
         },
-        Word::Restart => match worker(path) {
+        Word::Restart => match whole(path) {
             Ok(worker) => control.restart(worker, same_id).await,
             Err(error) => Err(error),
         },
-        Word::Heal => match worker(path) {
+        Word::Heal => match whole(path) {
             Ok(worker) => control.heal(vec![worker], same_id).await,
             Err(error) => Err(error),
         },

@@ -1,6 +1,6 @@
 //! The admin server: its door. Loopback unless told otherwise; elsewhere every request has to show the token.
 //!
-//! Bounded: connections, size of heads and bodies, time for both. A page of another site that a browser on this machine
+//! Bounded: connections, size of heads and bodies, time for both, and time for a reader to take anything at all. A page of another site that a browser on this machine
 //! shows must not steer the fleet: without a token only requests that name a loopback host are taken, and never those that
 //! come from another origin.
 
@@ -16,8 +16,9 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioTimer;
 use hyper_util::service::TowerToHyperService;
+use socket2::SockRef;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
@@ -27,6 +28,7 @@ use super::answer::Problem;
 use super::{dashboard, routes};
 use crate::actors::control::Control;
 use crate::config::AdminConfig;
+use crate::patient_io::PatientIo;
 use crate::whole_body::{Untaken, read_whole};
 
 /// Connections at a time; further ones wait.
@@ -38,8 +40,12 @@ const MAX_BODY_BYTES: usize = 1 << 20;
 /// Longest head of a request.
 const MAX_HEAD_BYTES: usize = 16 << 10;
 
-/// Time for a head, and for a body.
+/// Time for a head, for a body, and for a reader to take anything at all.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Bytes that the kernel keeps for a reader, about. Its own choice is millions, and one that never reads would look like one
+/// that does until they are full.
+const SEND_BUFFER_BYTES: usize = 64 << 10;
 
 /// A server that cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -106,7 +112,7 @@ impl AdminDoor {
             };
             tokio::select! {
                 () = ended.cancelled() => {}
-                () = accept(listener, router, &ended) => {}
+                () = accept(listener, router, PATIENCE, &ended) => {}
             }
         });
         AdminServer { end }
@@ -119,7 +125,7 @@ impl Drop for AdminServer {
     }
 }
 
-async fn accept(listener: TcpListener, router: Router, end: &CancellationToken) {
+async fn accept(listener: TcpListener, router: Router, patience: Duration, end: &CancellationToken) {
     let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         let Ok(permit) = Arc::clone(&permits).acquire_owned().await else {
@@ -134,14 +140,17 @@ async fn accept(listener: TcpListener, router: Router, end: &CancellationToken) 
                 continue;
             }
         };
+        if let Err(error) = SockRef::from(&stream).set_send_buffer_size(SEND_BUFFER_BYTES) {
+            tracing::debug!(%error, "admin connection");
+        }
         let service = TowerToHyperService::new(router.clone());
         let ended = end.clone();
         tokio::spawn(async move {
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
-                .header_read_timeout(PATIENCE)
+                .header_read_timeout(patience)
                 .max_buf_size(MAX_HEAD_BYTES)
-                .serve_connection(TokioIo::new(stream), service);
+                .serve_connection(PatientIo::new(stream, patience), service);
             tokio::select! {
                 () = ended.cancelled() => {}
                 served = connection => if let Err(error) = served {
@@ -232,7 +241,60 @@ fn refuse(untaken: Untaken) -> Problem {
 
 #[cfg(test)]
 mod tests {
+    use axum::body::Bytes;
+    use axum::routing::get;
+    use futures::StreamExt;
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpStream;
+    use tokio::sync::mpsc;
+
     use super::*;
+
+    /// A server that lets a reader take nothing for a moment only. Its one path has a body without an end, which says when
+    /// it is gone.
+    async fn endless() -> (SocketAddr, mpsc::UnboundedReceiver<()>) {
+        struct Gone(mpsc::UnboundedSender<()>);
+        impl Drop for Gone {
+            fn drop(&mut self) {
+                // The test may be over.
+                let _ = self.0.send(());
+            }
+        }
+        let (gone, is_gone) = mpsc::unbounded_channel();
+        let body = async move || {
+            let gone = Gone(gone.clone());
+            let piece = move |()| {
+                let _ = &gone;
+                Ok::<_, std::convert::Infallible>(Bytes::from_static(&[b'.'; 1024]))
+            };
+            Body::from_stream(futures::stream::repeat(()).map(piece))
+        };
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            let router = Router::new().route("/", get(body));
+            accept(listener, router, Duration::from_millis(50), &CancellationToken::new()).await;
+        });
+        (address, is_gone)
+    }
+
+    #[tokio::test]
+    async fn readers_that_never_read_lose_their_places() {
+        let (address, mut gone) = endless().await;
+        let mut readers = Vec::new();
+        for _ in 0..2 * MAX_CONNECTIONS {
+            let mut reader = TcpStream::connect(address).await.unwrap();
+            reader
+                .write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
+                .await
+                .unwrap();
+            readers.push(reader);
+        }
+        // Each of them has been there, which takes places that others have lost.
+        for _ in &readers {
+            gone.recv().await.unwrap();
+        }
+    }
 
     fn check(token: Option<&str>, headers: &[(&str, &str)]) -> u16 {
         check_path("/v1/fleet", token, headers)

@@ -31,7 +31,11 @@ pub struct CtlArgs {
 #[derive(Debug, Subcommand)]
 pub enum CtlCommand {
     /// Sums over the fleet: states, load, counters, latency, how patient its supervisors are.
-    Fleet,
+    Fleet {
+        /// With each worker, as rows or as columns of numbers by position.
+        #[arg(long, value_enum, value_name = "HOW")]
+        workers: Option<Each>,
+    },
     /// Each worker in one line.
     List {
         /// Only these.
@@ -52,6 +56,9 @@ pub enum CtlCommand {
         /// Every block instead: hash, hash of its tokens, parent.
         #[arg(long)]
         blocks: bool,
+        /// Those instead that each rank of a worker, dead or alive, has announced and has no more.
+        #[arg(long, conflicts_with = "blocks")]
+        former: bool,
     },
     /// What is in the discovery store, whoever put it there: what routers see.
     Records {
@@ -64,6 +71,9 @@ pub enum CtlCommand {
         /// Whom.
         #[arg(value_name = "WORKERS|ACTOR")]
         target: String,
+        /// How a selector that picks at random picks.
+        #[command(flatten)]
+        dice: Dice,
         /// By a panic, after which its supervisor replaces it.
         #[arg(long)]
         panic: bool,
@@ -106,21 +116,30 @@ pub enum CtlCommand {
         /// Whom.
         #[arg(value_name = "WORKERS")]
         target: String,
+        /// How a selector that picks at random picks.
+        #[command(flatten)]
+        dice: Dice,
     },
     /// Start workers again; those that are alive are crashed first.
     Restart {
         /// Whom.
         #[arg(value_name = "WORKERS")]
         target: String,
+        /// How a selector that picks at random picks.
+        #[command(flatten)]
+        dice: Dice,
         /// Under their former instance ids.
         #[arg(long)]
         same_id: bool,
     },
-    /// Take every fault off workers and start those that are dead again.
+    /// Take every fault off workers and start those again that are dead or have left; one that is leaving is waited for.
     Heal {
         /// Whom.
         #[arg(value_name = "WORKERS")]
         target: String,
+        /// How a selector that picks at random picks.
+        #[command(flatten)]
+        dice: Dice,
         /// Under their former instance ids.
         #[arg(long)]
         same_id: bool,
@@ -130,6 +149,9 @@ pub enum CtlCommand {
         /// Whom.
         #[arg(value_name = "WORKERS")]
         target: String,
+        /// How a selector that picks at random picks.
+        #[command(flatten)]
+        dice: Dice,
         /// Whether routers are told.
         #[arg(long, value_enum, default_value_t = Told::With)]
         event: Told,
@@ -151,6 +173,9 @@ pub enum CtlCommand {
         /// Only requests of this worker.
         #[arg(long, value_name = "WORKER", conflicts_with = "request")]
         worker: Option<String>,
+        /// At most so many.
+        #[arg(long, value_name = "N", default_value_t = 1000, conflicts_with = "request")]
+        limit: usize,
     },
     /// Blocks that ranks have and a router does not know, and blocks that it believes in and nobody has.
     ///
@@ -162,6 +187,10 @@ pub enum CtlCommand {
     ///
     /// To be asked when no request is under way: what is held all the while counts.
     Leaks(LeaksArgs),
+    /// Changes as they happen, one line each: entries of the journal, and the fleet's sums every so often.
+    Live(LiveArgs),
+    /// What the admin API can do, as an `OpenAPI` document.
+    Openapi,
     /// A live view in the terminal.
     Top {
         /// Time between two looks, ms.
@@ -228,6 +257,53 @@ pub struct LeaksArgs {
     pub lasting: f64,
 }
 
+/// What to follow.
+#[derive(Debug, Args)]
+pub struct LiveArgs {
+    /// From this position of the journal on; without: what comes from now on.
+    #[arg(long, value_name = "N")]
+    pub after: Option<u64>,
+    /// Time between two samples of the sums, ms, at least 100; 0: none.
+    #[arg(long, value_name = "MS", default_value_t = 1000)]
+    pub every_ms: u64,
+    /// Samples have each worker, as rows or as columns of numbers by position, and are JSON then.
+    #[arg(long, value_enum, value_name = "HOW")]
+    pub workers: Option<Each>,
+    /// With the dice of every gate.
+    #[arg(long)]
+    pub draws: bool,
+    /// End after so many lines.
+    #[arg(long, value_name = "N")]
+    pub events: Option<u64>,
+}
+
+/// How workers are told beside the sums.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Each {
+    /// A row each, with names.
+    Rows,
+    /// A list per figure.
+    Columns,
+}
+
+impl Each {
+    /// As the API has it.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Rows => "rows",
+            Self::Columns => "columns",
+        }
+    }
+}
+
+/// How a selector that picks at random picks.
+#[derive(Debug, Args)]
+pub struct Dice {
+    /// Seed of a selector that picks at random: the same seed picks the same workers.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+}
+
 /// How long and how often.
 #[derive(Debug, Args)]
 pub struct Window {
@@ -237,6 +313,9 @@ pub struct Window {
     /// Chance, from 0 to 1.
     #[arg(long, value_name = "P")]
     pub probability: Option<f64>,
+    /// Seed of its dice, and of a selector that picks at random.
+    #[command(flatten)]
+    pub dice: Dice,
 }
 
 /// Whether a cleared cache is told.
@@ -260,6 +339,15 @@ pub enum FaultCommand {
         /// `<workers> [<layer>.]<kind> [<parameter>=<value> ..] [p=..] [from=..] [to=..|for=..] [seed=..]`
         #[arg(value_name = "FAULT", required = true)]
         faults: Vec<String>,
+        /// Remove these in the same change, as f3,f4.
+        #[arg(long, value_name = "IDS", value_delimiter = ',')]
+        remove: Vec<String>,
+    },
+    /// Remove all faults and add these in one change, all of them or none.
+    Replace {
+        /// As for add.
+        #[arg(value_name = "FAULT", required = true)]
+        faults: Vec<String>,
     },
     /// Remove faults by number, all of them or none.
     Remove {
@@ -270,7 +358,11 @@ pub enum FaultCommand {
     /// Remove all faults.
     Clear,
     /// What kinds there are.
-    Kinds,
+    Kinds {
+        /// Only this one, with all that its parameters may be; all: every one so.
+        #[arg(value_name = "KIND")]
+        kind: Option<String>,
+    },
     /// What has happened.
     Journal {
         /// From this position on.

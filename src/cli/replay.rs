@@ -158,13 +158,13 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     pub max_sim_time_seconds: Option<f64>,
     /// Good service: time to the first token, ms.
-    #[arg(long, value_name = "MS")]
+    #[arg(long, value_name = "MS", allow_negative_numbers = true)]
     pub sla_ttft_ms: Option<f64>,
     /// Good service: mean time between tokens, ms.
-    #[arg(long, value_name = "MS")]
+    #[arg(long, value_name = "MS", allow_negative_numbers = true)]
     pub sla_itl_ms: Option<f64>,
-    /// Good service: arrival to last token, ms.
-    #[arg(long, value_name = "MS")]
+    /// Good service: arrival to last token, ms; stands alone, but for --semantics 1.4.2.
+    #[arg(long, value_name = "MS", allow_negative_numbers = true)]
     pub sla_e2e_ms: Option<f64>,
     /// Where the report goes: a file, or a directory for a name with the time in it [default: the current directory].
     #[arg(long, value_name = "PATH")]

@@ -275,10 +275,12 @@ impl ConfigFile {
         let mut parsed = Vec::new();
         for (index, group) in groups.into_iter().enumerate() {
             if let Some(key) = group.as_table().and_then(|t| t.keys().find(|k| is_fleet_key(k))) {
+                let name = group.get("name").and_then(toml::Value::as_str);
+                let name = name.map_or_else(|| index.to_string(), str::to_owned);
                 return Err(ConfigError::File {
                     path: path.to_owned(),
                     error: format!(
-                        "`{key}` in [[group]] {index} belongs to the whole fleet; move it to the top of the file"
+                        "`{key}` in group {name} belongs to the whole fleet; move it to the top of the file"
                     ),
                 });
             }

@@ -1,6 +1,8 @@
 //! The `ctl` command: one call of the admin API each, and its answer for people or as JSON.
 
 mod client;
+mod events;
+mod live;
 mod print;
 mod top;
 mod truth;
@@ -13,7 +15,7 @@ use serde_json::{Value, json};
 
 use self::client::Client;
 pub use self::client::ClientError;
-use crate::cli::ctl::{CtlArgs, CtlCommand, FaultCommand, Told, Window};
+use crate::cli::ctl::{CtlArgs, CtlCommand, Dice, FaultCommand, Told, Window};
 use crate::faults::{Fault, FaultError, Selector, SelectorError};
 use crate::witness::WitnessError;
 
@@ -67,17 +69,23 @@ impl CtlError {
 /// [`CtlError`].
 pub fn run(args: &CtlArgs) -> Result<(), CtlError> {
     let client = Client::new(&args.url)?;
-    let show = |value: &Value, text: fn(&Value) -> String| {
-        let text = if args.json { pretty(value) } else { text(value) };
-        say(&text)
-    };
+    let show = |value: &Value, text| show(args, value, text);
     match &args.command {
-        CtlCommand::Fleet => show(&client.get("/v1/fleet", &[])?, print::outline),
+        CtlCommand::Fleet { workers } => {
+            let query: Vec<_> = workers.iter().map(|each| ("workers", each.word().to_owned())).collect();
+            show(&client.get("/v1/fleet", &query)?, print::outline)
+        }
         CtlCommand::Records { prefix } => {
             let query = [("prefix", prefix.clone())];
             show(&client.get("/v1/records", &query)?, print::outline)
         }
-        CtlCommand::Cache { actor, blocks } => {
+        CtlCommand::Cache {
+            actor, former: true, ..
+        } => show(
+            &client.get(&format!("/v1/former/{}", escaped(actor)), &[])?,
+            print::former,
+        ),
+        CtlCommand::Cache { actor, blocks, .. } => {
             let what = if *blocks { "cache" } else { "blocks" };
             let answer = client.get(&format!("/v1/{what}/{}", escaped(actor)), &[])?;
             show(&answer, if *blocks { print::cache } else { print::outline })
@@ -87,19 +95,22 @@ pub fn run(args: &CtlArgs) -> Result<(), CtlError> {
                 .iter()
                 .map(|select| ("select", select.clone()))
                 .collect::<Vec<_>>();
-            show(&client.get("/v1/workers", &query)?, print::workers)
+            let rows = client.get("/v1/workers", &query).map_err(names_nobody)?;
+            show(&rows, print::workers)
         }
         CtlCommand::Show { actor } => show(
             &client.get(&format!("/v1/actors/{}", escaped(actor)), &[])?,
             print::outline,
         ),
-        CtlCommand::Kill { target, panic } => {
+        CtlCommand::Kill { target, panic, dice } => {
             let word = if *panic { "panic" } else { "crash" };
-            outcome(args, &client, &order(word, target, false)?)
+            outcome(args, &client, &order(word, target, dice, false)?)
         }
-        CtlCommand::Drain { target } => outcome(args, &client, &order("drain", target, false)?),
-        CtlCommand::Restart { target, same_id } => outcome(args, &client, &order("restart", target, *same_id)?),
-        CtlCommand::Heal { target, same_id } => outcome(args, &client, &order("heal", target, *same_id)?),
+        CtlCommand::Drain { target, dice } => outcome(args, &client, &order("drain", target, dice, false)?),
+        CtlCommand::Restart { target, dice, same_id } => {
+            outcome(args, &client, &order("restart", target, dice, *same_id)?)
+        }
+        CtlCommand::Heal { target, dice, same_id } => outcome(args, &client, &order("heal", target, dice, *same_id)?),
         CtlCommand::Hang { target, window } => add(args, &client, &[windowed(format!("{target} hang"), window)]),
         CtlCommand::Slow { target, factor, window } => {
             let line = windowed(format!("{target} slow factor={factor}"), window);
@@ -109,37 +120,90 @@ pub fn run(args: &CtlArgs) -> Result<(), CtlError> {
             let line = windowed(format!("{target} response.cut tokens={tokens}"), window);
             add(args, &client, &[line])
         }
-        CtlCommand::ClearCache { target, event, late_ms } => match event {
-            Told::With => outcome(args, &client, &order("clear_cache", target, false)?),
-            Told::Without => add(args, &client, &[format!("{target} clear_cache event=without")]),
-            Told::Late => add(
-                args,
-                &client,
-                &[format!("{target} clear_cache event=late late_ms={late_ms}")],
-            ),
-        },
-        CtlCommand::Faults { command } => match command.as_ref().unwrap_or(&FaultCommand::List) {
-            FaultCommand::List => show(&client.get("/v1/faults", &[])?, print::faults),
-            FaultCommand::Add { faults } => add(args, &client, faults),
-            FaultCommand::Remove { ids } => show(&client.post("/v1/faults", &json!({"remove": ids}))?, |_| {
-                "removed".to_owned()
-            }),
-            FaultCommand::Clear => show(&client.delete("/v1/faults")?, |_| "removed".to_owned()),
-            FaultCommand::Kinds => show(&client.get("/v1/kinds", &[])?, print::kinds),
-            FaultCommand::Journal { after, last, draws } => {
-                show(&journal(&client, *after, *last, *draws)?, print::journal)
+        CtlCommand::ClearCache {
+            target,
+            dice,
+            event,
+            late_ms,
+        } => {
+            let line = |rest: &str| format!("{target} clear_cache event={rest} seed={}", dice.seed);
+            match event {
+                Told::With => outcome(args, &client, &order("clear_cache", target, dice, false)?),
+                Told::Without => add(args, &client, &[line("without")]),
+                Told::Late => add(args, &client, &[line(&format!("late late_ms={late_ms}"))]),
             }
-        },
+        }
+        CtlCommand::Faults { command } => faults(args, &client, command.as_ref().unwrap_or(&FaultCommand::List)),
         CtlCommand::Why {
             request: Some(request), ..
         } => show(&client.get(&format!("/v1/why/{}", escaped(request)), &[])?, print::why),
-        CtlCommand::Why { request: None, worker } => {
-            let query: Vec<_> = worker.iter().map(|worker| ("worker", worker.clone())).collect();
-            show(&client.get("/v1/requests", &query)?, print::requests)
+        CtlCommand::Why {
+            request: None,
+            worker,
+            limit,
+        } => {
+            let mut query = vec![("limit", limit.to_string())];
+            query.extend(worker.iter().map(|worker| ("worker", worker.clone())));
+            let requests = client.get("/v1/requests", &query).map_err(names_nobody)?;
+            show(&requests, print::requests)
         }
         CtlCommand::Drift(drift) => truth::drift(&client, drift, args.json),
         CtlCommand::Leaks(leaks) => truth::leaks(&client, leaks, args.json),
+        CtlCommand::Live(wanted) => live::follow(&client, wanted, args.json),
+        CtlCommand::Openapi => say(&pretty(&client.get("/openapi.json", &[])?)),
         CtlCommand::Top { every_ms, once } => top::run(client, (*every_ms).clamp(100, 60_000), *once, args.json),
+    }
+}
+
+fn show(args: &CtlArgs, value: &Value, text: fn(&Value) -> String) -> Result<(), CtlError> {
+    say(&if args.json { pretty(value) } else { text(value) })
+}
+
+fn faults(args: &CtlArgs, client: &Client, command: &FaultCommand) -> Result<(), CtlError> {
+    let removed = |_: &Value| "removed".to_owned();
+    match command {
+        FaultCommand::List => show(args, &client.get("/v1/faults", &[])?, print::faults),
+        FaultCommand::Add { faults, remove } if remove.is_empty() => add(args, client, faults),
+        FaultCommand::Add { faults, remove } => {
+            let change = json!({"add": parsed(faults)?, "remove": remove});
+            let answer = client.post("/v1/faults", &change).map_err(names_nobody)?;
+            show(args, &answer, print::faults)
+        }
+        FaultCommand::Replace { faults } => {
+            let answer = client.put("/v1/faults", &json!({"add": parsed(faults)?}));
+            show(args, &answer.map_err(names_nobody)?, print::faults)
+        }
+        FaultCommand::Remove { ids } => {
+            let answer = match &ids[..] {
+                [id] => client.delete(&format!("/v1/faults/{}", escaped(id)))?,
+                ids => client.post("/v1/faults", &json!({"remove": ids}))?,
+            };
+            show(args, &answer, removed)
+        }
+        FaultCommand::Clear => show(args, &client.delete("/v1/faults")?, removed),
+        FaultCommand::Kinds { kind } => {
+            let mut kinds = client.get("/v1/kinds", &[])?;
+            let Some(wanted) = kind.as_deref() else {
+                return show(args, &kinds, print::kinds);
+            };
+            if let (Some(list), true) = (kinds.as_array_mut(), wanted != "all") {
+                list.retain(|info| {
+                    let (layer, kind) = (info["layer"].as_str(), info["kind"].as_str());
+                    kind == Some(wanted)
+                        || wanted
+                            .split_once('.')
+                            .is_some_and(|(l, k)| (layer, kind) == (Some(l), Some(k)))
+                });
+                if list.is_empty() {
+                    let why = format!("there is no fault kind `{wanted}`; `ghostfleet ctl faults kinds` lists all");
+                    return Err(CtlError::Nobody(why));
+                }
+            }
+            show(args, &kinds, print::kinds_in_full)
+        }
+        FaultCommand::Journal { after, last, draws } => {
+            show(args, &journal(client, *after, *last, *draws)?, print::journal)
+        }
     }
 }
 
@@ -202,13 +266,13 @@ fn escaped(text: &str) -> String {
 }
 
 /// An order to an actor, or to the workers that a selector means.
-fn order(command: &str, target: &str, same_id: bool) -> Result<Value, CtlError> {
+fn order(command: &str, target: &str, dice: &Dice, same_id: bool) -> Result<Value, CtlError> {
     let whom = if target.contains('/') {
         ("path", target.to_owned())
     } else {
         ("select", target.parse::<Selector>()?.to_string())
     };
-    Ok(json!({"command": command, whom.0: whom.1, "same_id": same_id}))
+    Ok(json!({"command": command, whom.0: whom.1, "seed": dice.seed, "same_id": same_id}))
 }
 
 /// Input that names nobody is bad input.
@@ -224,7 +288,7 @@ fn names_nobody(error: ClientError) -> CtlError {
 
 /// Sends an order and tells what became of it for each worker.
 fn outcome(args: &CtlArgs, client: &Client, order: &Value) -> Result<(), CtlError> {
-    let answer = client.command(order).map_err(names_nobody)?;
+    let (status, answer) = client.command(order).map_err(names_nobody)?;
     let results = answer["results"].as_array().cloned().unwrap_or_default();
     if args.json {
         say(&pretty(&answer))?;
@@ -245,7 +309,13 @@ fn outcome(args: &CtlArgs, client: &Client, order: &Value) -> Result<(), CtlErro
         return Ok(());
     }
     let words = failed.iter().filter_map(|result| result["error"].as_str());
-    Err(CtlError::Partly(words.collect::<Vec<_>>().join("; ")))
+    let words = words.collect::<Vec<_>>().join("; ");
+    let refused = ClientError::Refused { status, error: words };
+    Err(if refused.is_bad_input() {
+        refused.into()
+    } else {
+        CtlError::Partly(refused.to_string())
+    })
 }
 
 fn windowed(mut line: String, window: &Window) -> String {
@@ -257,20 +327,15 @@ fn windowed(mut line: String, window: &Window) -> String {
         // Writing into a String cannot fail.
         let _ = write!(line, " p={probability}");
     }
+    let _ = write!(line, " seed={}", window.dice.seed);
     line
 }
 
 fn add(args: &CtlArgs, client: &Client, lines: &[String]) -> Result<(), CtlError> {
-    let faults = lines
-        .iter()
-        .map(|line| line.parse::<Fault>())
-        .collect::<Result<Vec<_>, _>>()?;
-    let answer = client
-        .post("/v1/faults", &json!({"add": faults}))
-        .map_err(names_nobody)?;
-    say(&if args.json {
-        pretty(&answer)
-    } else {
-        print::faults(&answer)
-    })
+    let answer = client.post("/v1/faults", &json!({"add": parsed(lines)?}));
+    show(args, &answer.map_err(names_nobody)?, print::faults)
+}
+
+fn parsed(lines: &[String]) -> Result<Vec<Fault>, FaultError> {
+    lines.iter().map(|line| line.parse()).collect()
 }

@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::Path;
 use std::time::Instant;
 
 use super::error::{DrillError, Unfinished};
-use super::report::{Report, Verdict, documents, junit, page};
+use super::outputs;
+use super::record::Record;
+use super::report::{Report, Verdict};
 use super::run::{Front, Options, attempt};
 use super::scenario::Scenario;
-use super::scenario::frontend::Frontend;
+use super::scenario::server::Server;
 use super::stop::Stop;
 use crate::cli::DrillArgs;
 
@@ -20,9 +21,9 @@ use crate::cli::DrillArgs;
 /// [`DrillError::Unfinished`] names the drills without a verdict, once all reports are written; others when nothing ran.
 pub fn command(args: &DrillArgs, out: &mut impl Write) -> Result<Verdict, DrillError> {
     let instead = match (&args.frontend, &args.frontend_command) {
-        (Some(url), _) => Some(Frontend::from_url(url).map_err(DrillError::Input)?),
-        (None, Some(line)) => Some(Frontend::from_line(line).map_err(DrillError::Input)?),
-        (None, None) => args.no_frontend.then_some(Frontend::None),
+        (Some(url), _) => Some(Some(Server::from_url(url).map_err(DrillError::Input)?)),
+        (None, Some(line)) => Some(Some(Server::from_line(line).map_err(DrillError::Input)?)),
+        (None, None) => args.no_frontend.then_some(None),
     };
     // All of them are read before the first one runs.
     let scenarios = args
@@ -30,9 +31,7 @@ pub fn command(args: &DrillArgs, out: &mut impl Write) -> Result<Verdict, DrillE
         .iter()
         .map(|path| Scenario::read(path, |path| std::fs::read_to_string(path)));
     let scenarios = scenarios.collect::<Result<Vec<_>, _>>()?;
-    for path in [&args.json, &args.junit, &args.html].into_iter().flatten() {
-        write(path, "")?;
-    }
+    outputs::prepare(args)?;
     let environment: BTreeMap<String, String> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect();
@@ -40,8 +39,9 @@ pub fn command(args: &DrillArgs, out: &mut impl Write) -> Result<Verdict, DrillE
     let mut reports = Vec::new();
     let mut codes = Vec::new();
     for scenario in &scenarios {
+        let seed = args.seed.unwrap_or(scenario.seed);
         let report = if let Some(reason) = stop.reason() {
-            Report::not_run(scenario, &reason.to_string())
+            Report::not_run(scenario, seed, &reason.to_string())
         } else {
             let name = scenario.name.clone();
             let options = Options {
@@ -55,18 +55,18 @@ pub fn command(args: &DrillArgs, out: &mut impl Write) -> Result<Verdict, DrillE
             let begun = Instant::now();
             attempt(scenario, options).unwrap_or_else(|Unfinished { error, record }| {
                 codes.push(error.exit_code());
-                let record = record.map(|record| *record);
+                let record = record.map_or_else(|| Record::unseen(seed), |record| *record);
                 Report::unfinished(scenario, record, error.to_string(), begun.elapsed())
             })
         };
         let said = say(out, &report.text());
         reports.push(report);
         if let Err(error) = said {
-            write_all(args, &reports)?;
+            outputs::write_all(args, &reports)?;
             return Err(error);
         }
     }
-    write_all(args, &reports)?;
+    outputs::write_all(args, &reports)?;
     let problems: Vec<String> = reports
         .iter()
         .filter_map(|report| Some(format!("{}: {}", report.name, report.problem()?)))
@@ -88,30 +88,10 @@ pub fn command(args: &DrillArgs, out: &mut impl Write) -> Result<Verdict, DrillE
     Ok(if failed { Verdict::Fail } else { Verdict::Pass })
 }
 
-fn write_all(args: &DrillArgs, reports: &[Report]) -> Result<(), DrillError> {
-    if let Some(path) = &args.json {
-        write(path, &format!("{}\n", documents(reports)))?;
-    }
-    if let Some(path) = &args.junit {
-        write(path, &junit(reports))?;
-    }
-    if let Some(path) = &args.html {
-        write(path, &page(reports))?;
-    }
-    Ok(())
-}
-
 fn say(out: &mut impl Write, text: &str) -> Result<(), DrillError> {
     match writeln!(out, "{text}").and_then(|()| out.flush()) {
         // A closed pipe (`| head`) is the reader's choice; the exit code tells the verdict.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         other => other.map_err(|error| DrillError::Io("write to standard output".into(), error)),
     }
-}
-
-fn write(path: &Path, text: &str) -> Result<(), DrillError> {
-    std::fs::write(path, text).map_err(|source| DrillError::Write {
-        path: path.to_owned(),
-        source,
-    })
 }

@@ -30,7 +30,7 @@
 //! | `index` | whom a drill asks what is believed of caches: a frontend's index, its choices, a standalone indexer |
 //! | [`truth`] | where a comparison of that with the truth comes in |
 //! | [`Stop`] | a user's wish that it ends |
-//! | `run`, [`command`] | all of it, from beginning to end; the command |
+//! | `run`, [`command`], `outputs` | all of it, from beginning to end; the command, and the files that its reports go to |
 
 pub mod check;
 mod client;
@@ -40,6 +40,7 @@ mod error;
 mod group;
 mod index;
 mod load;
+mod outputs;
 pub mod plan;
 mod process;
 mod program;

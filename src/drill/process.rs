@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use super::error::DrillError;
 use super::group;
-use super::scenario::frontend::Command;
+use super::scenario::server::Command;
 use super::tail::tail;
 
 /// How often it is looked whether it is ready.

@@ -301,6 +301,14 @@ impl Drift {
 }
 
 impl Record {
+    /// Of a drill of which nothing was seen: all that is known is its seed.
+    pub fn unseen(seed: u64) -> Self {
+        Self {
+            seed,
+            ..Self::default()
+        }
+    }
+
     /// Tells each request the workers that it came to, by the id that router and fleet share.
     pub fn join(&mut self) {
         let mut came: BTreeMap<&str, Vec<u32>> = BTreeMap::new();

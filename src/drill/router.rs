@@ -9,7 +9,7 @@ use super::client::{self, Answer, Ask};
 use super::connections::Connections;
 use super::error::DrillError;
 use super::process::{NotReady, Process, Surroundings, wait_ready};
-use super::scenario::frontend::Command;
+use super::scenario::server::Command;
 
 /// What it is called in messages.
 pub(super) const WHAT: &str = "frontend";

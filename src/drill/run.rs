@@ -22,9 +22,9 @@ use super::program::{self, Job};
 use super::record::{Drift, ProgramRun, Record, Request, Witness};
 use super::report::Report;
 use super::router::{self, Expected};
-use super::scenario::frontend::{Frontend, READY_WITHIN};
-use super::scenario::index::Index;
+use super::scenario::index::Way;
 use super::scenario::load::Target;
+use super::scenario::server::Server;
 use super::scenario::step::Action;
 use super::scenario::{Scenario, step};
 use super::scratch::Scratch;
@@ -51,8 +51,8 @@ pub enum Front<'a> {
     /// As the scenario says.
     #[default]
     AsWritten,
-    /// This one instead.
-    Instead(Frontend),
+    /// This one instead; `None`: none at all.
+    Instead(Option<Server>),
     /// One that the caller makes when the fleet is up.
     Made(MakeRouter<'a>),
 }
@@ -118,10 +118,10 @@ pub fn attempt(scenario: &Scenario, options: Options<'_>) -> Result<Report, Unfi
     };
     let (front, make) = match front {
         Front::AsWritten => (scenario.frontend.clone(), None),
-        Front::Instead(frontend) => (frontend, None),
-        Front::Made(make) => (Frontend::None, Some(make)),
+        Front::Instead(server) => (server, None),
+        Front::Made(make) => (None, Some(make)),
     };
-    let direct = front == Frontend::None && make.is_none();
+    let direct = front.is_none() && make.is_none();
     refuse_what_says_nothing(scenario, direct)?;
     let scratch = Scratch::make().map_err(|error| DrillError::Io("make a directory".into(), error))?;
     let wanted = Wanted {
@@ -129,7 +129,7 @@ pub fn attempt(scenario: &Scenario, options: Options<'_>) -> Result<Report, Unfi
         seed,
         environment: &environment,
         // A router that runs already looks where it looks.
-        scratch: (!matches!(front, Frontend::Url(_))).then(|| scratch.path()),
+        scratch: (!matches!(front, Some(Server::Url { .. }))).then(|| scratch.path()),
         direct,
     };
     let config = wanted.config()?;
@@ -145,7 +145,7 @@ pub fn attempt(scenario: &Scenario, options: Options<'_>) -> Result<Report, Unfi
         None => front,
         Some(make) => {
             let url = make(&cluster, &config).map_err(DrillError::Frontend)?;
-            Frontend::from_url(&url).map_err(DrillError::Frontend)?
+            Some(Server::from_url(&url).map_err(DrillError::Frontend)?)
         }
     };
     let stage = Stage {
@@ -157,7 +157,7 @@ pub fn attempt(scenario: &Scenario, options: Options<'_>) -> Result<Report, Unfi
         stop: &stop,
         tell: &tell,
     };
-    let recorded = runtime.block_on(stage.play(&front, truth));
+    let recorded = runtime.block_on(stage.play(front.as_ref(), truth));
     // Tasks of clients that were given up on go before the workers that serve them.
     runtime.shutdown_timeout(GOODBYE);
     cluster.begin_stop();
@@ -169,7 +169,7 @@ pub fn attempt(scenario: &Scenario, options: Options<'_>) -> Result<Report, Unfi
 }
 
 fn refuse_what_says_nothing(scenario: &Scenario, direct: bool) -> Result<(), DrillError> {
-    let has_indexer = matches!(scenario.index, Index::Indexer(_));
+    let has_indexer = matches!(scenario.index.way, Way::Indexer(_));
     let says_nothing = |check: &Check| {
         let quantity = &check.condition.quantity;
         check.needs_frontend || quantity.is_of_a_router() && !(has_indexer && *quantity == Quantity::IndexDrift)
@@ -275,7 +275,7 @@ struct Stage<'a> {
 }
 
 impl Stage<'_> {
-    async fn play(&self, front: &Frontend, truth: Option<Box<dyn Truth>>) -> Result<Record, Unfinished> {
+    async fn play(&self, front: Option<&Server>, truth: Option<Box<dyn Truth>>) -> Result<Record, Unfinished> {
         let expected = stage::expected(self.config, self.cluster);
         let (mut router, authority) = tokio::select! {
             router = self.router(front, &expected) => router?,
@@ -315,24 +315,27 @@ impl Stage<'_> {
             tell: self.tell,
         };
         let fleet = (self.config, self.seed, self.cluster.control());
-        index::witness(&self.scenario.index, authority, fleet, surroundings).await
+        index::witness(&self.scenario.index.way, authority, fleet, surroundings).await
     }
 
     async fn router(
         &self,
-        front: &Frontend,
+        front: Option<&Server>,
         expected: &Expected,
     ) -> Result<(Option<Process>, Option<String>), DrillError> {
         match front {
-            Frontend::None => Ok((None, None)),
-            Frontend::Url(url) => {
+            None => Ok((None, None)),
+            Some(Server::Url { url, ready_within }) => {
                 (self.tell)("waiting for the frontend");
                 let authority = url.trim_start_matches("http://").to_owned();
-                let ready = router::wait(&authority, expected, READY_WITHIN.duration(), self.tell).await;
-                ready.map_err(|why| DrillError::Frontend(format!("{url}: {why}")))?;
+                let ready = router::wait(&authority, expected, ready_within.duration(), self.tell).await;
+                ready.map_err(|why| {
+                    let way_out = stage::way_to(self.config);
+                    DrillError::Frontend(format!("{url}: {why}; {way_out}"))
+                })?;
                 Ok((None, Some(authority)))
             }
-            Frontend::Command(command) => {
+            Some(Server::Command(command)) => {
                 (self.tell)("starting the frontend");
                 let places = stage::places(self.config);
                 let surroundings = Surroundings {
@@ -435,8 +438,8 @@ impl Stage<'_> {
         let compared = compared.take();
         record.drift = compared.found;
         record.witness = Witness {
-            is_named: self.scenario.index != Index::Any,
-            is_standalone: matches!(self.scenario.index, Index::Indexer(_)),
+            is_named: !self.scenario.index.is_optional,
+            is_standalone: matches!(self.scenario.index.way, Way::Indexer(_)),
             problem: compared.problem,
         };
         let patience = if broken.is_some() {

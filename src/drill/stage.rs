@@ -112,6 +112,30 @@ pub(super) fn places(config: &Config) -> Places {
     }
 }
 
+/// How a router that somebody else has started comes to know this fleet.
+pub(super) fn way_to(config: &Config) -> String {
+    let backend = match &config.discovery {
+        DiscoveryConfig::File(_) => "file",
+        DiscoveryConfig::Etcd(_) => "etcd",
+        DiscoveryConfig::Mem(_) => {
+            return "no other program can look into a fleet whose discovery_backend is mem; use file or etcd"
+                .to_owned();
+        }
+    };
+    let Places {
+        namespace, environment, ..
+    } = places(config);
+    let environment: Vec<String> = environment
+        .into_iter()
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect();
+    format!(
+        "it finds the workers where they register: start it with `--discovery-backend {backend}` for the namespace \
+         {namespace}, and start it and the drill with `{}`, or let the drill start it (--frontend-command)",
+        environment.join(" ")
+    )
+}
+
 /// Which workers only prefill, by position.
 pub(super) fn prefill(config: &Config) -> Vec<bool> {
     by_worker(config, |group| group.engine.role == WorkerRole::Prefill)

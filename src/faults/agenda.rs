@@ -49,6 +49,33 @@ impl Act {
     }
 }
 
+impl Act {
+    /// Whether a fault of this kind has happened with it; its other steps come before that, or make it good.
+    pub const fn is_deed_of(&self, kind: &Kind) -> bool {
+        match kind {
+            Kind::Life(LifeFault::Crash { .. } | LifeFault::Flap { .. }) => matches!(self, Self::Crash { .. }),
+            Kind::Life(LifeFault::Panic { .. }) => matches!(self, Self::Panic { .. }),
+            Kind::Life(LifeFault::Drain { .. }) => matches!(self, Self::Drain),
+            Kind::Life(LifeFault::Restart { .. }) => matches!(self, Self::Restart { .. }),
+            Kind::Purge(PurgeFault::ClearCache { .. }) => matches!(self, Self::ClearCache { .. }),
+            Kind::Condition(_)
+            | Kind::Pass(_)
+            | Kind::Door(_)
+            | Kind::Admission(_)
+            | Kind::Answer(_)
+            | Kind::Capacity(_)
+            | Kind::Request(_)
+            | Kind::Response(_)
+            | Kind::Event(_)
+            | Kind::Storm(_)
+            | Kind::Recovery(_)
+            | Kind::Discovery(_)
+            | Kind::Metrics(_)
+            | Kind::Rendezvous(_) => false,
+        }
+    }
+}
+
 /// One thing to do.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Step {

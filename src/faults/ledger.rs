@@ -75,6 +75,15 @@ struct Standing {
     closes: Option<SimTime>,
     phase: Phase,
     workers: BTreeMap<WorkerId, Arc<OpenFault>>,
+    /// It was taken off their workers; what it had done there stays done.
+    healed: Vec<Arc<OpenFault>>,
+}
+
+impl Standing {
+    /// Wherever it is or was in force.
+    fn struck(&self) -> impl Iterator<Item = &OpenFault> {
+        self.workers.values().chain(&self.healed).map(AsRef::as_ref)
+    }
 }
 
 /// All faults of a fleet.
@@ -152,6 +161,7 @@ impl Ledger {
             fault,
             phase: Phase::Waiting,
             workers: BTreeMap::new(),
+            healed: Vec::new(),
         };
         self.standing.insert(id, standing);
         id
@@ -175,7 +185,8 @@ impl Ledger {
         for (&id, standing) in &mut self.standing {
             let before = standing.workers.len();
             for worker in workers {
-                if standing.workers.remove(worker).is_some() {
+                if let Some(open) = standing.workers.remove(worker) {
+                    standing.healed.push(open);
                     turn.touched.insert(*worker);
                 }
             }
@@ -326,6 +337,11 @@ impl Ledger {
             .collect()
     }
 
+    /// What is counted of a fault at a worker, if the fault is listed and has struck there.
+    pub fn struck(&self, id: FaultId, worker: WorkerId) -> Option<Arc<OpenFault>> {
+        self.standing.get(&id)?.workers.get(&worker).cloned()
+    }
+
     /// All faults, by number.
     pub fn list(&self) -> Vec<Listed> {
         let listed = self.standing.iter().map(|(&id, standing)| Listed {
@@ -336,8 +352,8 @@ impl Ledger {
             opens_ms: standing.opens.as_ms(),
             closes_ms: standing.closes.map(SimTime::as_ms),
             workers: standing.workers.keys().copied().collect(),
-            asked: standing.workers.values().map(|fault| fault.asked()).sum(),
-            happened: standing.workers.values().map(|fault| fault.happened()).sum(),
+            asked: standing.struck().map(OpenFault::asked).sum(),
+            happened: standing.struck().map(OpenFault::happened).sum(),
         });
         listed.collect()
     }

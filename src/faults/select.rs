@@ -18,7 +18,8 @@ use std::cmp::Reverse;
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{self, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::draw::Dice;
 use crate::types::WorkerId;
@@ -36,20 +37,11 @@ pub enum Level {
 }
 
 /// Which workers.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "Either", into = "String")]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(into = "String")]
 pub struct Selector {
     rule: Rule,
     pool: Pool,
-}
-
-/// A selector as text, or as a list of workers.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Either {
-    Text(String),
-    Ids(Vec<u32>),
-    Texts(Vec<String>),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -78,6 +70,12 @@ pub enum SelectorError {
          random(<N>), hottest or most_cached, the last four with @<workers> behind them if wanted"
     )]
     Form(String),
+    /// An actor within a worker.
+    #[error(
+        "{0:?} is a part of a worker, and whole workers are selected here: use w<N>; kill, and the faults crash and panic \
+         with actor=<part>, strike a part"
+    )]
+    Part(String),
     /// A share of nobody, or of more than everybody.
     #[error("{0:?} is no share; it must be greater than 0% and at most 100%")]
     Share(String),
@@ -113,10 +111,10 @@ pub struct Candidate {
     pub durable_events: bool,
 }
 
-/// Ranges in one list; more is a mistake.
-const MAX_RANGES: usize = 1024;
-
 impl Selector {
+    /// Workers and ranges in one list; more is a mistake.
+    pub const MOST_IN_A_LIST: usize = 1024;
+
     /// Everyone.
     pub const fn all() -> Self {
         Self {
@@ -212,7 +210,13 @@ impl Pool {
     }
 
     fn read(text: &str) -> Result<Self, SelectorError> {
-        let form = || SelectorError::Form(short(text));
+        let form = || {
+            if text.starts_with('w') && text.contains('/') {
+                SelectorError::Part(short(text))
+            } else {
+                SelectorError::Form(short(text))
+            }
+        };
         if matches!(text, "*" | "all") {
             return Ok(Self::All);
         }
@@ -229,7 +233,7 @@ impl Pool {
             return Ok(Self::Label(key.to_owned(), value.to_owned()));
         }
         let worker = |text: &str| text.trim().strip_prefix('w')?.parse::<u32>().ok();
-        let ranges = text.split(',').take(MAX_RANGES + 1).map(|part| {
+        let ranges = text.split(',').take(Selector::MOST_IN_A_LIST + 1).map(|part| {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
             match (worker(first), worker(last)) {
                 (Some(first), Some(last)) if first <= last => Ok((first, last)),
@@ -238,7 +242,7 @@ impl Pool {
             }
         });
         let ranges = ranges.collect::<Result<Vec<_>, _>>()?;
-        if ranges.len() > MAX_RANGES {
+        if ranges.len() > Selector::MOST_IN_A_LIST {
             return Err(form());
         }
         Ok(Self::Ranges(ranges))
@@ -343,18 +347,80 @@ impl From<Selector> for String {
     }
 }
 
-impl TryFrom<Either> for Selector {
-    type Error = SelectorError;
+/// A text, or a list of workers by number and by name. Errors name the field, which is `select` wherever it is read.
+impl<'de> Deserialize<'de> for Selector {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Written)
+    }
+}
 
-    fn try_from(either: Either) -> Result<Self, SelectorError> {
-        match either {
-            Either::Text(text) => text.parse(),
-            Either::Texts(texts) => texts.join(",").parse(),
-            Either::Ids(ids) if ids.is_empty() || ids.len() > MAX_RANGES => Err(SelectorError::Form("[]".to_owned())),
-            Either::Ids(ids) => Ok(Self {
-                rule: Rule::Everyone,
-                pool: Pool::Ranges(ids.into_iter().map(|id| (id, id)).collect()),
-            }),
+struct Written;
+
+impl<'de> Visitor<'de> for Written {
+    type Value = Selector;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("select to be a text as \"w0-w3\" or \"hottest\", or a list of workers as [0, \"w5\"]")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Selector, E> {
+        text.parse().map_err(|error| E::custom(format_args!("select: {error}")))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Selector, A::Error> {
+        let mut names = Vec::new();
+        while let Some(Name(name)) = list.next_element()? {
+            if names.len() == Selector::MOST_IN_A_LIST {
+                return Err(de::Error::custom(format_args!(
+                    "select: more than {} workers in a list; use ranges as \"w0-w31\"",
+                    Selector::MOST_IN_A_LIST
+                )));
+            }
+            names.push(name);
+        }
+        if names.is_empty() {
+            return Err(de::Error::custom(
+                "select: an empty list selects nobody; use \"*\" for all workers",
+            ));
+        }
+        self.visit_str(&names.join(","))
+    }
+}
+
+/// One of a list: its number, or its name.
+struct Name(String);
+
+impl<'de> Deserialize<'de> for Name {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(OneOfMany)
+    }
+}
+
+struct OneOfMany;
+
+impl Visitor<'_> for OneOfMany {
+    type Value = Name;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("select to list workers by number or name, as [0, \"w5\"]")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Name, E> {
+        Ok(Name(text.to_owned()))
+    }
+
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<Name, E> {
+        let number = u32::try_from(number);
+        let number = number.map_err(|_| E::custom("select: a worker's number is at most 4294967295"))?;
+        Ok(Name(WorkerId(number).to_string()))
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Name, E> {
+        match u64::try_from(number) {
+            Ok(number) => self.visit_u64(number),
+            Err(_) => Err(E::custom(format_args!(
+                "select: {number} is no worker; the first one is 0"
+            ))),
         }
     }
 }
@@ -444,12 +510,41 @@ mod tests {
             ("hottest(0)@w0-w3", "1 or greater"),
             ("most_cached(0)", "1 or greater"),
             ("w0,w5-w2", "\"w5-w2\" is reversed"),
+            ("w3/r0", "whole workers are selected here"),
         ] {
             let error = text.parse::<Selector>().unwrap_err().to_string();
             assert!(error.contains(words), "{text}: {error}");
         }
-        let list: Selector = serde_json::from_str("[1, 3]").unwrap();
-        assert_eq!(list.to_string(), "w1,w3");
-        assert!(serde_json::from_str::<Selector>("[]").is_err());
+    }
+
+    #[test]
+    fn a_list_may_mix_numbers_and_names_and_what_is_none_is_told_of_the_field() {
+        for (json, text) in [
+            ("[1, 3]", "w1,w3"),
+            ("[\"w1\", \"w3-w4\"]", "w1,w3-w4"),
+            ("[\"w0\", 1]", "w0,w1"),
+        ] {
+            let list: Selector = serde_json::from_str(json).unwrap();
+            assert_eq!(list.to_string(), text);
+        }
+        let from_toml: Selector = toml::Value::from(vec![2, 5]).try_into().unwrap();
+        assert_eq!(from_toml.to_string(), "w2,w5");
+        for (json, words) in [
+            ("5", "integer `5`, expected select to be a text"),
+            ("null", "null, expected select to be a text"),
+            ("[]", "select: an empty list"),
+            ("[0, null]", "null, expected select to list workers"),
+            ("[0.5]", "expected select to list workers"),
+            ("[-1]", "select: -1 is no worker"),
+            ("[4294967296]", "select: a worker's number"),
+            ("[\"w0\", \"hot\"]", "select: \"w0,hot\" is no selector"),
+            ("{}", "map, expected select to be a text"),
+        ] {
+            let error = serde_json::from_str::<Selector>(json).unwrap_err().to_string();
+            assert!(error.contains(words), "{json}: {error}");
+        }
+        let many = serde_json::to_string(&vec![0; Selector::MOST_IN_A_LIST + 1]).unwrap();
+        let error = serde_json::from_str::<Selector>(&many).unwrap_err().to_string();
+        assert!(error.contains("use ranges"), "{error}");
     }
 }

@@ -1,9 +1,10 @@
 //! What one worker's gates ask.
 //!
 //! A table holds the faults whose window is open. While a gate has none, asking costs one relaxed load. A gate asks with
-//! the type of its faults, so it only sees its own.
+//! the type of its faults, so it only sees its own. It also says what has come of it: dice alone make nothing happen.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use super::draw::Dice;
@@ -53,8 +54,106 @@ impl OpenFault {
         self.happened.load(Relaxed)
     }
 
+    /// It was to be done out of turn, without dice; and it was, or was not.
+    pub fn note(&self, done: bool) {
+        self.asked.fetch_add(1, Relaxed);
+        self.happened.fetch_add(u64::from(done), Relaxed);
+    }
+
+    /// Its kind.
+    pub fn kind(&self) -> &Kind {
+        &self.kind
+    }
+
     pub(super) fn is_closer_than(&self, other: &Self) -> std::cmp::Ordering {
         (other.level, other.id).cmp(&(self.level, self.id))
+    }
+}
+
+/// A fault whose dice say that it happens this time. Whether it does is up to what it strikes: a stream that ends before
+/// it would have been cut was not cut.
+#[derive(Debug)]
+pub struct Due<F> {
+    fault: F,
+    open: Arc<OpenFault>,
+    counted: AtomicBool,
+}
+
+impl<F> Due<F> {
+    fn new(fault: F, open: Arc<OpenFault>) -> Self {
+        Self {
+            fault,
+            open,
+            counted: AtomicBool::new(false),
+        }
+    }
+
+    /// It has happened. Counts once, however often it is said.
+    pub fn happened(&self) {
+        if !self.counted.swap(true, Relaxed) {
+            self.open.happened.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// It happens here and now.
+    pub fn done(self) -> F {
+        self.happened();
+        self.fault
+    }
+}
+
+impl<F: GateFault> Due<F> {
+    /// One that belongs to no table.
+    #[cfg(test)]
+    pub(crate) fn alone(fault: F) -> Self {
+        let whole = Fault::new(super::Selector::all(), fault.clone());
+        Self::new(fault, Arc::new(OpenFault::new(FaultId(1), &whole, Dice::new(0, 0))))
+    }
+
+    /// How often it has happened.
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> u64 {
+        self.open.happened()
+    }
+}
+
+impl<F> Deref for Due<F> {
+    type Target = F;
+
+    fn deref(&self) -> &F {
+        &self.fault
+    }
+}
+
+/// A fault that is in force, for whoever makes it happen without being asked.
+#[derive(Debug, Clone)]
+pub struct InForce<F> {
+    fault: F,
+    open: Arc<OpenFault>,
+}
+
+impl<F> InForce<F> {
+    /// Its number.
+    pub fn id(&self) -> FaultId {
+        self.open.id
+    }
+
+    /// It has happened, once more.
+    pub fn happened(&self) {
+        self.open.note(true);
+    }
+
+    /// Itself.
+    pub fn into_fault(self) -> F {
+        self.fault
+    }
+}
+
+impl<F> Deref for InForce<F> {
+    type Target = F;
+
+    fn deref(&self) -> &F {
+        &self.fault
     }
 }
 
@@ -108,22 +207,38 @@ impl WorkerFaults {
         self.gates.load(Relaxed) & F::BIT == 0
     }
 
-    /// What happens this time: of each kind the closest aimed fault, if its dice say so.
+    /// What happens this time: of each kind the closest aimed fault, if its dice say so. For gates at which it happens with
+    /// that.
     #[inline]
     pub fn ask<F: GateFault>(&self) -> Vec<F> {
         if self.is_quiet::<F>() {
             return Vec::new();
         }
-        self.look(true).into_iter().map(|(_, fault)| fault).collect()
+        self.throw(|_| true).into_iter().map(Due::done).collect()
     }
 
-    /// What is in force, with its number; no dice are thrown. For gates that ask when faults change.
+    /// As [`Self::ask`], where it turns out later what has happened.
     #[inline]
-    pub fn in_force<F: GateFault>(&self) -> Vec<(FaultId, F)> {
+    pub fn draw<F: GateFault>(&self) -> Vec<Due<F>> {
+        self.draw_of(|_| true)
+    }
+
+    /// As [`Self::draw`], at a gate where only `these` can happen; the others are not asked for.
+    #[inline]
+    pub fn draw_of<F: GateFault>(&self, these: impl Fn(&F) -> bool) -> Vec<Due<F>> {
         if self.is_quiet::<F>() {
             return Vec::new();
         }
-        self.look(false)
+        self.throw(these)
+    }
+
+    /// What is in force; no dice are thrown. For gates that ask when faults change.
+    #[inline]
+    pub fn in_force<F: GateFault>(&self) -> Vec<InForce<F>> {
+        if self.is_quiet::<F>() {
+            return Vec::new();
+        }
+        self.look()
     }
 
     /// Numbers of all faults whose window is open.
@@ -145,32 +260,38 @@ impl WorkerFaults {
         self.looked.load(Relaxed)
     }
 
+    /// The closest aimed fault of each kind of a gate.
     #[cold]
-    fn look<F: GateFault>(&self, throw: bool) -> Vec<(FaultId, F)> {
+    fn look<F: GateFault>(&self) -> Vec<InForce<F>> {
         self.looked.fetch_add(1, Relaxed);
         let open = Arc::clone(&self.open.read().unwrap_or_else(PoisonError::into_inner));
         let mut words: Vec<&str> = Vec::new();
         let mut found = Vec::new();
-        for fault in &*open {
-            let Some(kind) = F::of(&fault.kind) else { continue };
-            let word = fault.kind.word();
+        for open in &*open {
+            let Some(fault) = F::of(&open.kind) else { continue };
+            let word = open.kind.word();
             if words.contains(&word) {
                 continue;
             }
             words.push(word);
-            if !throw || self.throw(fault) {
-                found.push((fault.id, kind.clone()));
-            }
+            found.push(InForce {
+                fault: fault.clone(),
+                open: Arc::clone(open),
+            });
         }
         found
     }
 
-    fn throw(&self, fault: &OpenFault) -> bool {
+    #[cold]
+    fn throw<F: GateFault>(&self, these: impl Fn(&F) -> bool) -> Vec<Due<F>> {
+        let found = self.look::<F>().into_iter().filter(|found| these(&found.fault));
+        let hits = found.filter(|found| self.hits(&found.open));
+        hits.map(|found| Due::new(found.fault, found.open)).collect()
+    }
+
+    fn hits(&self, fault: &OpenFault) -> bool {
         let draw = fault.asked.fetch_add(1, Relaxed);
         let hit = fault.probability >= 1.0 || fault.dice.unit(draw) < fault.probability;
-        if hit {
-            fault.happened.fetch_add(1, Relaxed);
-        }
         if fault.probability < 1.0 {
             self.journal.note(Event::Drawn {
                 id: fault.id,
@@ -254,5 +375,24 @@ mod tests {
         assert_eq!(hits, draw());
         let many = hits.iter().filter(|hit| **hit).count();
         assert!((200..400).contains(&many), "{many}");
+    }
+
+    #[test]
+    fn what_is_due_counts_once_and_only_when_it_has_happened() {
+        let table = table();
+        let stall = open(1, "*", PassFault::Stall { ms: 1.0 }, 1.0);
+        table.set(vec![Arc::clone(&stall)]);
+        let due = table.draw::<PassFault>();
+        assert_eq!((stall.asked(), stall.happened()), (1, 0), "dice alone are no deed");
+        due[0].happened();
+        due[0].happened();
+        assert_eq!((stall.asked(), stall.happened()), (1, 1));
+        let others = |fault: &PassFault| !matches!(fault, PassFault::Stall { .. });
+        assert!(table.draw_of::<PassFault>(others).is_empty());
+        assert_eq!(stall.asked(), 1, "a kind that cannot happen at a gate is not asked for");
+        let in_force = table.in_force::<PassFault>();
+        in_force[0].happened();
+        in_force[0].happened();
+        assert_eq!((stall.asked(), stall.happened()), (3, 3));
     }
 }

@@ -7,6 +7,7 @@
 mod cache;
 pub mod card;
 pub mod detokenize;
+mod experts;
 mod files;
 mod hub;
 mod info;
@@ -21,6 +22,7 @@ pub mod tokenizer;
 use std::io;
 use std::path::{Path, PathBuf};
 
+pub use experts::has_experts;
 pub use files::{ChatTemplateFile, CheckedFile, ModelFiles};
 pub use info::ModelInfo;
 pub use kv_size::{CACHE_DTYPES, KvShape, KvSizeRule};

@@ -50,8 +50,7 @@ pub fn execute(args: &ReplayArgs, observe: &mut dyn FnMut(Progress) -> Control) 
     if plan.curves {
         run = run.with_curves();
     }
-    let limit = plan.max_time.map(|limit| SimTime::ZERO + limit);
-    let played = Driver::new(fleet, run).play(plan.source.as_mut(), limit, observe);
+    let played = Driver::new(fleet, run).play(plan.source.as_mut(), plan.max_time, observe);
     if let Some(error) = plan.source.failure() {
         return Err(error.into());
     }

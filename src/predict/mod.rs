@@ -9,15 +9,15 @@ pub mod yaml;
 
 use serde_norway::Value;
 
-use crate::cli::Stack;
 use crate::replay::{Control, Progress, Report};
 use crate::replay_run::{self, RunError};
 
+pub(crate) use crate::replay_run::stop_flag;
 use document::Document;
 pub(crate) use lower::check_stack;
 pub use lower::{Lowered, lower};
+pub(crate) use output::print;
 pub use output::{Results, run};
-pub(crate) use output::{print, stop_flag};
 
 /// Why there is no prediction.
 #[derive(Debug, thiserror::Error)]
@@ -34,9 +34,16 @@ pub enum PredictError {
     /// Nothing to recommend.
     #[error("no candidate can be recommended; the first one: {0}")]
     NoCandidate(String),
-    /// Ended by a signal; nothing was written.
-    #[error("interrupted; nothing was written")]
-    Interrupted,
+    /// A signal ended a sweep; what it had is written and says so.
+    #[error("interrupted: {path} is a partial result, of {done} of {planned} trials")]
+    Interrupted {
+        /// The file.
+        path: String,
+        /// Trials that had ended.
+        done: usize,
+        /// Trials that were meant to be made.
+        planned: u64,
+    },
 }
 
 impl PredictError {
@@ -44,7 +51,7 @@ impl PredictError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) => 2,
-            Self::Run(RunError::Interrupted(_)) | Self::Interrupted => 130,
+            Self::Run(RunError::Interrupted(_)) | Self::Interrupted { .. } => 130,
             Self::Run(_) | Self::Write(..) | Self::NoCandidate(_) => 1,
         }
     }
@@ -90,19 +97,12 @@ fn default_type(document: &mut Value, path: &str, name: &str) {
     }
 }
 
-/// Replays a document.
+/// Replays what a document was lowered to.
 ///
 /// # Errors
-/// [`PredictError`] names the key at fault, or what went wrong in the run.
-pub fn predict(
-    value: Value,
-    stack: Stack,
-    adjust: impl FnOnce(&mut Lowered),
-    observe: impl FnMut(Progress) -> Control,
-) -> Result<(Lowered, Report), PredictError> {
-    let mut lowered = lower(&read(value)?, stack)?;
-    adjust(&mut lowered);
+/// [`PredictError::Run`]: what went wrong in the run.
+pub fn predict(lowered: &Lowered, observe: impl FnMut(Progress) -> Control) -> Result<Report, PredictError> {
     let mut report = replay_run::execute(&lowered.args, observe)?;
     report.gpus_per_worker = lowered.gpus_per_worker;
-    Ok((lowered, report))
+    Ok(report)
 }

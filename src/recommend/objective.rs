@@ -6,10 +6,11 @@ use crate::replay::Report;
 
 /// What to optimize.
 #[allow(missing_docs)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Target {
     /// Output tokens per second.
+    #[default]
     Throughput,
     ThroughputPerGpu,
     /// Output tokens per second of one user.

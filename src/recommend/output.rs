@@ -10,7 +10,7 @@ use crate::predict::{PredictError, Results};
 use super::objective::{Metrics, Target, recommended};
 use super::plan::Plan;
 use super::space::plain;
-use super::trials::{Outcome, Trial};
+use super::trials::{Found, Outcome, Trial};
 
 /// Rows of the table.
 const SHOWN: usize = 20;
@@ -19,12 +19,15 @@ const SHOWN: usize = 20;
 pub(super) struct Recommendation<'a> {
     plan: &'a Plan,
     trials: &'a [Trial],
+    /// Trials that were meant to be made, where a signal ended the search before that.
+    partial_of: Option<u64>,
     /// Best first, with what they measured.
     best: Vec<(&'a Trial, Metrics)>,
 }
 
 impl<'a> Recommendation<'a> {
-    pub(super) fn new(plan: &'a Plan, trials: &'a [Trial]) -> Self {
+    pub(super) fn new(plan: &'a Plan, found: &'a Found) -> Self {
+        let trials = &found.trials;
         let measured: Vec<(&Trial, Metrics)> = trials
             .iter()
             .filter_map(|trial| Some((trial, *trial.metrics()?)))
@@ -34,6 +37,7 @@ impl<'a> Recommendation<'a> {
         Self {
             plan,
             trials,
+            partial_of: found.partial.then_some(found.planned),
             best: best.into_iter().map(|at| measured[at]).collect(),
         }
     }
@@ -85,7 +89,7 @@ impl<'a> Recommendation<'a> {
             let settings = self.settings(trial.candidate);
             Some(json!({"candidate": trial.candidate, "settings": settings, "status": status, "reason": reason}))
         });
-        json!({
+        let mut whole = json!({
             "target": self.plan.target,
             "algorithm": self.plan.algorithm,
             "seed": self.plan.seed,
@@ -99,7 +103,12 @@ impl<'a> Recommendation<'a> {
             },
             "recommendations": self.best.iter().enumerate().map(recommendation).collect::<Vec<_>>(),
             "not_completed": failures.collect::<Vec<_>>(),
-        })
+        });
+        if let Some(planned) = self.partial_of {
+            whole["partial"] = true.into();
+            whole["trials"]["planned"] = planned.into();
+        }
+        whole
     }
 
     /// Writes `recommendation.json`, `recommendation.csv` and one input of `predict` per recommendation.
@@ -187,7 +196,11 @@ impl<'a> Recommendation<'a> {
             row.extend([metrics.mean_ttft_ms, metrics.mean_itl_ms].map(|v| format!("{v:.1}")));
             rows.push(row);
         }
-        let mut out = match self.plan.target {
+        let mut out = match self.partial_of {
+            None => String::new(),
+            Some(planned) => format!("Partial: interrupted after {} of {planned} trials\n", self.trials.len()),
+        };
+        out.push_str(&match self.plan.target {
             Target::Pareto => "Pareto front: throughput per GPU against throughput per user\n".to_owned(),
             Target::Throughput
             | Target::ThroughputPerGpu
@@ -196,7 +209,7 @@ impl<'a> Recommendation<'a> {
             | Target::GoodputPerGpu
             | Target::Ttft
             | Target::E2eLatency => format!("Best by {}\n", plain_target(self.plan.target)),
-        };
+        });
         let columns = rows[0].len();
         let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);
         let widths: Vec<usize> = (0..columns).map(width).collect();

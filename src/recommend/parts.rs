@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::predict::PredictError;
 
 use super::plan::Plan;
-use super::trials::Trial;
+use super::trials::{Found, Trial};
 
 const VERSION: u32 = 1;
 
@@ -23,6 +23,9 @@ pub(super) struct Part {
     /// From 0.
     index: u32,
     count: u32,
+    /// Trials that were meant to be made, where a signal ended the part before that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    partial_of: Option<u64>,
     trials: Vec<Trial>,
 }
 
@@ -33,13 +36,14 @@ impl Part {
     }
 
     /// Part `part.0` of `part.1` of a sweep.
-    pub(super) fn new(plan: &Plan, part: (u32, u32), trials: Vec<Trial>) -> Self {
+    pub(super) fn new(plan: &Plan, part: (u32, u32), found: Found) -> Self {
         Self {
             version: VERSION,
             digest: plan.digest.clone(),
             index: part.0,
             count: part.1,
-            trials,
+            partial_of: found.partial.then_some(found.planned),
+            trials: found.trials,
         }
     }
 }
@@ -56,7 +60,10 @@ pub(super) fn as_read(trials: &[Trial]) -> Result<Vec<Trial>, PredictError> {
 }
 
 /// The files of parts that paths name: files, or `shard-*.json` in directories.
-fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, PredictError> {
+///
+/// # Errors
+/// [`PredictError::Config`] when a directory cannot be read or has none.
+pub(super) fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, PredictError> {
     let mut found = Vec::new();
     for path in paths {
         if !path.is_dir() {
@@ -91,15 +98,16 @@ fn read(path: &Path) -> Result<Part, PredictError> {
     serde_json::from_slice(&text).map_err(|error| failed(&error))
 }
 
-/// The trials of all parts of a sweep, in the order of candidates.
+/// The trials of all parts of a sweep, in the order of candidates; partial, if a part is.
 ///
 /// # Errors
 /// [`PredictError::Config`] when parts are missing, there twice, or of another sweep.
-pub(super) fn merge(plan: &Plan, paths: &[PathBuf]) -> Result<Vec<Trial>, PredictError> {
+pub(super) fn merge(plan: &Plan, paths: &[PathBuf]) -> Result<Found, PredictError> {
     let wrong = |what: String| Err(PredictError::Config(what));
     let mut count = None;
     let mut parts: BTreeMap<u32, PathBuf> = BTreeMap::new();
     let mut trials: BTreeMap<u64, Trial> = BTreeMap::new();
+    let (mut planned, mut partial) = (0, false);
     for path in files(paths)? {
         let part = read(&path)?;
         let name = path.display();
@@ -123,6 +131,8 @@ pub(super) fn merge(plan: &Plan, paths: &[PathBuf]) -> Result<Vec<Trial>, Predic
             let other = other.display();
             return wrong(format!("{name} and {other} are the same part, {}", part.index));
         }
+        partial |= part.partial_of.is_some();
+        planned += part.partial_of.unwrap_or(part.trials.len() as u64);
         for trial in part.trials {
             if trial.candidate >= plan.space.len() {
                 return wrong(format!("{name}: there is no candidate {}", trial.candidate));
@@ -138,5 +148,9 @@ pub(super) fn merge(plan: &Plan, paths: &[PathBuf]) -> Result<Vec<Trial>, Predic
     if !missing.is_empty() {
         return wrong(format!("parts are missing: {}", missing.join(", ")));
     }
-    Ok(trials.into_values().collect())
+    Ok(Found {
+        trials: trials.into_values().collect(),
+        planned,
+        partial,
+    })
 }

@@ -1,5 +1,7 @@
 //! A checked sweep: what varies, what is best, how to look.
 
+use std::path::PathBuf;
+
 use serde::Deserialize;
 use serde_norway::Value;
 
@@ -7,12 +9,14 @@ use crate::cli::{RecommendArgs, Stack};
 use crate::predict::{self, PredictError, document::SlaBounds, yaml};
 
 use super::objective::Target;
+use super::presets;
 use super::search::Algorithm;
 use super::space::Space;
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Optimization {
+    #[serde(default)]
     target: Target,
     /// Hardware of every candidate, where the engine section does not vary it.
     hardware: Option<String>,
@@ -82,6 +86,8 @@ pub(super) struct Plan {
     pub(super) seed: u64,
     /// BLAKE3 of everything above, so that parts of different sweeps are not put together.
     pub(super) digest: String,
+    /// Files and directories of the traces that candidates play.
+    pub(super) traces: Vec<PathBuf>,
 }
 
 impl Plan {
@@ -94,7 +100,7 @@ impl Plan {
         Self::of(document, args.shared.stack)
     }
 
-    fn of(mut document: Value, stack: Stack) -> Result<Self, PredictError> {
+    pub(super) fn of(mut document: Value, stack: Stack) -> Result<Self, PredictError> {
         let text = serde_json::to_string(&document).map_err(|error| PredictError::Config(error.to_string()))?;
         let digest = blake3::hash(format!("{stack:?} {text}").as_bytes())
             .to_hex()
@@ -118,6 +124,10 @@ impl Plan {
                 "optimization.target: goodput needs bounds in evaluation.sla".into(),
             ));
         }
+        let gpus = optimization.constraints.min_candidate_gpus..=optimization.constraints.max_candidate_gpus;
+        presets::expand(&mut document, &gpus)?;
+        let mut traces = Vec::new();
+        texts(yaml::get(&document, "traffic.source.paths"), &mut traces);
         let space = Space::new(document)?;
         if optimizer.algorithm == Algorithm::Grid && space.len() > optimizer.max_trials {
             return Err(PredictError::Config(format!(
@@ -136,14 +146,25 @@ impl Plan {
             space,
             stack,
             target: optimization.target,
-            gpus: optimization.constraints.min_candidate_gpus..=optimization.constraints.max_candidate_gpus,
+            gpus,
             algorithm: optimizer.algorithm,
             trials: optimizer.max_trials,
             batch: optimizer.parallelism,
             timeout_seconds: optimizer.candidate_timeout_seconds,
             seed: optimizer.seed,
             digest,
+            traces,
         })
+    }
+}
+
+/// Every text in a value, be it a list, a domain or both.
+fn texts(value: Option<&Value>, found: &mut Vec<PathBuf>) {
+    match value {
+        Some(Value::String(text)) => found.push(text.into()),
+        Some(Value::Sequence(items)) => items.iter().for_each(|item| texts(Some(item), found)),
+        Some(Value::Mapping(map)) => map.iter().for_each(|(_, item)| texts(Some(item), found)),
+        Some(Value::Null | Value::Bool(_) | Value::Number(_) | Value::Tagged(_)) | None => {}
     }
 }
 

@@ -36,7 +36,8 @@ pub(super) struct Space {
 struct Range {
     min: f64,
     max: f64,
-    step: f64,
+    /// On a log scale a factor, 2 where it is left out.
+    step: Option<f64>,
     #[serde(default)]
     scale: Scale,
 }
@@ -58,13 +59,8 @@ impl Space {
     ///
     /// # Errors
     /// [`PredictError::Config`] names the path of a domain that makes no sense.
-    pub(super) fn new(mut template: Value) -> Result<Self, PredictError> {
+    pub(super) fn new(template: Value) -> Result<Self, PredictError> {
         let mut domains = Vec::new();
-        for section in SECTIONS {
-            if let Some(value) = template.get_mut(section) {
-                drop_no_presets(value);
-            }
-        }
         for section in SECTIONS {
             if let Some(value) = template.get(section) {
                 find(value, section, &mut domains)?;
@@ -130,21 +126,12 @@ impl Space {
     }
 }
 
-/// Takes away `preset: false`, which asks for nothing.
-fn drop_no_presets(value: &mut Value) {
-    let Value::Mapping(map) = value else { return };
-    if map.get("preset") == Some(&Value::Bool(false)) {
-        map.remove("preset");
-    }
-    map.values_mut().for_each(drop_no_presets);
-}
-
 fn find(value: &Value, path: &str, domains: &mut Vec<Domain>) -> Result<(), PredictError> {
     let Value::Mapping(map) = value else { return Ok(()) };
     if value.get("preset").is_some() {
         return Err(wrong(
             path,
-            "presets are not known here; list the choices, or use preset: false",
+            "preset belongs to engine.workers.<pool>.parallelism; list the choices",
         ));
     }
     if map.len() == 1
@@ -196,9 +183,14 @@ fn domain(value: &Value, path: &str) -> Result<Option<Vec<Value>>, PredictError>
 }
 
 impl Range {
-    /// From `min` to `max`: steps are added, or on a log scale multiplied.
+    /// From `min` to `max`: steps are added, or on a log scale multiplied; factors that nobody gave end at `max`.
     fn values(&self) -> Result<Vec<Value>, String> {
-        let &Self { min, max, step, scale } = self;
+        let &Self { min, max, scale, .. } = self;
+        let step = match (self.step, scale) {
+            (Some(step), _) => step,
+            (None, Scale::Log) => 2.0,
+            (None, Scale::Linear) => return Err("step is missing; a linear range needs one".into()),
+        };
         if ![min, max, step].iter().all(|number| number.is_finite()) || min > max {
             return Err(format!(
                 "range from {min} to {max} in steps of {step}, expected finite numbers in order"
@@ -228,6 +220,10 @@ impl Range {
             }
             values.push(number(value.min(max)));
         }
+        let end = number(max);
+        if self.step.is_none() && values.last() != Some(&end) {
+            values.push(end);
+        }
         Ok(values)
     }
 }
@@ -243,11 +239,23 @@ fn number(value: f64) -> Value {
     }
 }
 
-/// A value on one line.
+/// A value on one line; of a parallel shape what is not 1.
 pub(super) fn plain(value: &Value) -> String {
-    match value.as_str() {
-        Some(text) => text.to_owned(),
-        None => serde_json::to_string(value).unwrap_or_else(|_| "?".into()),
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Mapping(shape) => {
+            let counts = shape.iter().filter(|(_, value)| **value != Value::from(1));
+            let counts = counts.map(|(key, value)| format!("{}={}", plain(key), plain(value)));
+            let counts: Vec<String> = counts.collect();
+            if counts.is_empty() {
+                "1 GPU".to_owned()
+            } else {
+                counts.join(" ")
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Sequence(_) | Value::Tagged(_) => {
+            serde_json::to_string(value).unwrap_or_else(|_| "?".into())
+        }
     }
 }
 
@@ -276,6 +284,8 @@ mod tests {
                 vec!["0".to_owned(), "0.5".into(), "1".into()]
             )
         );
+        let doubled = self::space("engine: {x: {range: {min: 3, max: 20, scale: log}}}").unwrap();
+        assert_eq!(doubled.domains()[0].values, [3, 6, 12, 20].map(Value::from));
         assert_eq!(space.len(), 24);
         assert_eq!(space.choices(23), [3, 1, 2]);
         assert!((0..24).all(|candidate| space.candidate(&space.choices(candidate)) == candidate));
@@ -296,15 +306,12 @@ mod tests {
                 "engine: {x: {range: {min: 0, max: 2, step: 2, scale: log}}}",
                 "engine.x: a log range",
             ),
-            (
-                "engine: {x: {range: {min: 0, max: 2}}}",
-                "engine.x: missing field `step`",
-            ),
+            ("engine: {x: {range: {min: 0, max: 2}}}", "engine.x: step is missing"),
             (
                 "engine: {x: {range: {min: 0, max: 1, step: 0.00001}}}",
                 "engine.x: a domain of 10001 values",
             ),
-            ("engine: {workers: {preset: list}}", "engine.workers: presets"),
+            ("engine: {workers: {preset: list}}", "engine.workers: preset belongs to"),
         ] {
             let error = space(text).unwrap_err().to_string();
             assert!(error.starts_with(expected), "{error}");

@@ -57,28 +57,41 @@ impl Trial {
     }
 }
 
+/// Trials that were made, perhaps not all.
+#[derive(Debug)]
+pub(super) struct Found {
+    /// In the order of the search.
+    pub(super) trials: Vec<Trial>,
+    /// How many were meant to be made.
+    pub(super) planned: u64,
+    /// A signal ended the search before that.
+    pub(super) partial: bool,
+}
+
 /// Tries what the search of part `part` proposes, `jobs` replays at a time. `show` is told how many of how many are done.
-/// `None` when `stop` was set on the way.
+/// Ends early when `stop` is set; replays that were under way then are left out.
 pub(super) fn run(
     plan: &Plan,
     part: (u32, u32),
     jobs: usize,
     stop: &AtomicBool,
     mut show: impl FnMut(u64, u64),
-) -> Option<Vec<Trial>> {
+) -> Found {
     let mut search = Search::new(&plan.space, plan.algorithm, (plan.trials, plan.batch), plan.seed, part);
-    let total = search.total();
+    let planned = search.total();
     let mut trials: Vec<Trial> = Vec::new();
-    loop {
+    while !stop.load(Ordering::Relaxed) {
         let batch = search.next(&ranked(&trials, plan));
         if batch.is_empty() {
-            return Some(trials);
+            break;
         }
         trials.extend(replay_all(plan, &batch, jobs, stop));
-        if stop.load(Ordering::Relaxed) {
-            return None;
-        }
-        show(trials.len() as u64, total);
+        show(trials.len() as u64, planned);
+    }
+    Found {
+        partial: (trials.len() as u64) < planned,
+        trials,
+        planned,
     }
 }
 
@@ -113,12 +126,11 @@ fn replay_all(plan: &Plan, batch: &[u64], jobs: usize, stop: &AtomicBool) -> Vec
                     if stop.load(Ordering::Relaxed) {
                         return;
                     }
-                    let trial = Trial {
-                        candidate,
-                        outcome: replay(plan, candidate, stop),
+                    let Some(outcome) = replay(plan, candidate, stop) else {
+                        return;
                     };
                     if let Ok(mut done) = done.lock() {
-                        done.push((at, trial));
+                        done.push((at, Trial { candidate, outcome }));
                     }
                 }
             });
@@ -129,18 +141,19 @@ fn replay_all(plan: &Plan, batch: &[u64], jobs: usize, stop: &AtomicBool) -> Vec
     done.into_iter().map(|(_, trial)| trial).collect()
 }
 
-fn replay(plan: &Plan, candidate: u64, stop: &AtomicBool) -> Outcome {
-    let failed = |reason: String| Outcome::Failed { reason };
+/// `None` when `stop` cut the replay off.
+fn replay(plan: &Plan, candidate: u64, stop: &AtomicBool) -> Option<Outcome> {
+    let failed = |reason: String| Some(Outcome::Failed { reason });
     let document = plan.space.document(candidate);
-    let lowered = match predict::read(document.clone()).and_then(|document| predict::lower(&document, plan.stack)) {
+    let lowered = match predict::read(document).and_then(|document| predict::lower(&document, plan.stack)) {
         Ok(lowered) => lowered,
         Err(error) => return failed(error.to_string()),
     };
     if !plan.gpus.contains(&lowered.gpus) {
         let (gpus, least, most) = (lowered.gpus, plan.gpus.start(), plan.gpus.end());
-        return Outcome::Infeasible {
+        return Some(Outcome::Infeasible {
             reason: format!("{gpus} GPUs, expected {least} to {most}"),
-        };
+        });
     }
     let limit = Duration::try_from_secs_f64(plan.timeout_seconds).unwrap_or(Duration::MAX);
     let started = Instant::now();
@@ -151,11 +164,51 @@ fn replay(plan: &Plan, candidate: u64, stop: &AtomicBool) -> Outcome {
             Control::Continue
         }
     };
-    match predict::predict(document, plan.stack, |_| {}, observe) {
-        Ok((_, report)) if report.partial => Outcome::TimedOut,
-        Ok((lowered, report)) => Outcome::Completed {
+    match predict::predict(&lowered, observe) {
+        Ok(report) if report.partial => (!stop.load(Ordering::Relaxed)).then_some(Outcome::TimedOut),
+        Ok(report) => Some(Outcome::Completed {
             metrics: Metrics::of(&report, lowered.gpus),
-        },
+        }),
         Err(error) => failed(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::cli::Stack;
+
+    use super::*;
+
+    const SWEEP: &str = "
+traffic: {load: {concurrency: {choices: [1, 2, 3, 4, 5, 6]}}, stop: {requests: 4}}
+engine: {model: m, hardware: h, workers: {aggregated: {kv_cache: {capacity: {type: fixed, blocks: 64}}}}}
+optimization: {target: ttft}
+optimizer: {algorithm: grid, parallelism: 2}
+";
+
+    #[test]
+    fn a_search_that_is_stopped_keeps_what_it_had_and_says_how_much_was_meant() {
+        let plan = Plan::of(serde_norway::from_str(SWEEP).unwrap(), Stack::Engine).unwrap();
+        let stop = AtomicBool::new(false);
+        let found = run(&plan, (0, 1), 2, &stop, |done, _| {
+            stop.store(done == 4, Ordering::Relaxed);
+        });
+        let tried: Vec<u64> = found.trials.iter().map(|trial| trial.candidate).collect();
+        assert_eq!((tried, found.planned, found.partial), (vec![0, 1, 2, 3], 6, true));
+        assert!(found.trials.iter().all(|trial| trial.metrics().is_some()));
+        let whole = run(&plan, (0, 1), 2, &AtomicBool::new(false), |_, _| {});
+        assert_eq!((whole.trials.len(), whole.partial), (6, false));
+    }
+
+    #[test]
+    fn a_replay_that_is_cut_off_is_no_trial() {
+        let plan = Plan::of(serde_norway::from_str(SWEEP).unwrap(), Stack::Engine).unwrap();
+        let mut document: serde_norway::Value = serde_norway::from_str(SWEEP).unwrap();
+        predict::yaml::set(&mut document, "traffic.stop.requests", 1_000_000.into()).unwrap();
+        let large = Plan::of(document, Stack::Engine).unwrap();
+        let stop = AtomicBool::new(true);
+        assert_eq!(replay(&large, 0, &stop), None);
+        // Too short to be asked on the way: it is done.
+        assert!(matches!(replay(&plan, 0, &stop), Some(Outcome::Completed { .. })));
     }
 }

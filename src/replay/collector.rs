@@ -144,14 +144,17 @@ impl Collector {
         let block_size = self.block_size;
         let overlap_tokens = |route: &RouteLog| route.overlap.map_or(0, |(selected, _)| selected * block_size);
         let routing = |pool, route| routing(pool, route, self.dp_size, block_size);
+        let session = source.tells_sessions().then(|| source.session_name(tag));
+        let in_play = source.play_name(tag).is_some();
         let record = RequestRecord {
-            session_id: Some(source.session_name(tag)),
-            turn_index: Some(flight.turn.turn),
+            turn_index: session.as_ref().filter(|_| !in_play).map(|_| flight.turn.turn),
+            session_id: session,
+            agentic: source.identity(tag),
             uuid: uuid(id),
             request_id: source.request_name(tag).map(str::to_owned),
             play_id: source.play_name(tag).map(str::to_owned),
             arrival_time_ms: flight.arrival.as_ms(),
-            dispatched_at_ms: source.play_name(tag).map(|_| flight.sent_out.as_ms()),
+            dispatched_at_ms: in_play.then(|| flight.sent_out.as_ms()),
             first_admit_ms: time(flight.first_admit),
             terminal_time_ms: now.as_ms(),
             first_token_ms: time(flight.first_token),
@@ -165,7 +168,9 @@ impl Collector {
             input_length: flight.turn.input_tokens,
             requested_output_length: flight.turn.output_tokens,
             output_length: flight.tokens,
-            reused_input_tokens: flight.reused,
+            reused_input_tokens: handoff
+                .and_then(|handoff| handoff.prefill_reused)
+                .unwrap_or(flight.reused),
             prefill_worker_idx: handoff.and_then(|handoff| handoff.route.target).map(index),
             decode_worker_idx: target.map(index),
             logical_worker_id: target.map(|target| target.worker),
@@ -177,8 +182,12 @@ impl Collector {
             decode_admit_ms: handoff.and_then(|handoff| time(handoff.decode_admit)),
             source_released_ms: handoff.and_then(|handoff| time(handoff.source_released)),
             decode_reused_input_tokens: handoff.and_then(|handoff| handoff.decode_reused),
-            prefill_route_overlap_tokens: handoff.map(|handoff| overlap_tokens(&handoff.route)),
-            decode_route_overlap_tokens: handoff.map(|_| overlap_tokens(&flight.route)),
+            prefill_route_overlap_tokens: handoff
+                .filter(|handoff| handoff.route.was_asked())
+                .map(|handoff| overlap_tokens(&handoff.route)),
+            decode_route_overlap_tokens: handoff
+                .filter(|_| flight.route.was_asked())
+                .map(|_| overlap_tokens(&flight.route)),
             route_outcome: outcome(first_route),
             route_queue_wait_ms: wait_ms(first_route),
             selected_overlap_blocks: first_route.overlap.map(|(selected, _)| selected),
@@ -186,11 +195,12 @@ impl Collector {
             routing_history: match handoff {
                 None => vec![routing("agg", &flight.route)],
                 Some(handoff) => {
-                    let mut routes = vec![routing("prefill", &handoff.route), routing("decode", &flight.route)];
+                    let mut routes = [("prefill", &handoff.route), ("decode", &flight.route)];
                     if self.decode_first {
                         routes.reverse();
                     }
-                    routes
+                    let asked = routes.into_iter().filter(|(_, route)| route.was_asked());
+                    asked.map(|(pool, route)| routing(pool, route)).collect()
                 }
             },
             admission_history: admissions(flight),
@@ -203,22 +213,21 @@ impl Collector {
         records.push((flight.arrival, record));
     }
 
-    /// Takes out of the records what Dynamo 1.4.2 leaves out: the session of each request, and the worker.
-    pub(crate) fn tell_less(&mut self, no_sessions: bool, no_workers: bool) {
+    /// Takes out of the records what Dynamo 1.4.2 leaves out of those of a single worker: session and worker.
+    pub(crate) fn tell_less(&mut self) {
         for (_, record) in self.records.iter_mut().flatten() {
-            if no_sessions {
-                (record.session_id, record.turn_index) = (None, None);
-            }
-            if no_workers {
-                record.decode_worker_idx = None;
-            }
+            (record.session_id, record.turn_index) = (None, None);
+            record.decode_worker_idx = None;
         }
     }
 
-    /// The records by arrival.
+    /// The records by name, those without by arrival.
     pub(crate) fn take_records(&mut self) -> Option<Vec<RequestRecord>> {
         let mut records = self.records.take()?;
-        records.sort_by(|(a, left), (b, right)| a.cmp(b).then_with(|| left.uuid.cmp(&right.uuid)));
+        records.sort_by(|(a, left), (b, right)| {
+            let by_name = left.request_id.cmp(&right.request_id);
+            by_name.then(a.cmp(b)).then_with(|| left.uuid.cmp(&right.uuid))
+        });
         Some(records.into_iter().map(|(_, record)| record).collect())
     }
 }

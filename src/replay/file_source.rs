@@ -22,6 +22,8 @@ struct Flying {
     session: u32,
     prompt: HeldPrompt,
     planned: Option<Tokens>,
+    /// Tokens of its answer, where it is shorter than planned.
+    tokens: Option<usize>,
     last_seen: Option<f64>,
 }
 
@@ -135,6 +137,7 @@ impl<F: TurnFile> FileSource<F> {
             session,
             prompt,
             planned: spec.planned,
+            tokens: None,
             last_seen: found.last_seen,
         };
         self.flying.insert(tag, flying);
@@ -185,6 +188,12 @@ impl<F: TurnFile> Source for FileSource<F> {
         Some(self.send(turn, turn, found, at))
     }
 
+    fn cut_short(&mut self, tag: u32, tokens: u32) {
+        if let Some(flying) = self.flying.get_mut(&tag) {
+            flying.tokens = Some(tokens as usize);
+        }
+    }
+
     fn ended(&mut self, tag: u32, now: SimTime, terminal: Terminal) {
         let Some(flying) = self.flying.remove(&tag) else { return };
         self.ended += 1;
@@ -197,7 +206,8 @@ impl<F: TurnFile> Source for FileSource<F> {
             && terminal == Terminal::Completed
             && let (Some(open), Some(said)) = (self.open.get_mut(&session), flying.planned)
         {
-            open.history.extend_from_slice(&said);
+            let tokens = flying.tokens.map_or(said.len(), |tokens| tokens.min(said.len()));
+            open.history.extend_from_slice(&said[..tokens]);
         }
         match self.file.fetch(next, flying.last_seen) {
             Ok(found) => {
@@ -244,8 +254,8 @@ impl<F: TurnFile> Source for FileSource<F> {
         self.file.total()
     }
 
-    fn has_single_turns(&self) -> bool {
-        self.file.has_single_turns()
+    fn tells_sessions(&self) -> bool {
+        !(self.file.is_of_requests() && self.has_times())
     }
 
     fn session_name(&self, tag: u32) -> String {

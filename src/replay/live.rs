@@ -385,6 +385,9 @@ impl LiveRun {
             .map(|pair| pair[1].nanos_since(pair[0]))
             .collect();
         let terminal = if answer.completed {
+            if flight.tokens < flight.turn.output_tokens {
+                source.cut_short(flight.turn.tag, flight.tokens);
+            }
             self.collector.completed(&flight, at);
             Terminal::Completed
         } else {

@@ -49,7 +49,7 @@ pub use planner::{
     Decision, ForwardMetrics, Planner, PlannerError, ScalingEvent, ScalingLog, Script, Snapshot, Traffic,
 };
 pub use prompt::PromptStore;
-pub use record::{AdmissionRecord, RequestRecord, RoutingRecord, Terminal};
+pub use record::{AdmissionRecord, AgenticIdentity, RequestRecord, RoutingRecord, Terminal};
 pub use report::{Goodput, Report, Sla, TokenGaps};
 pub use sessions::{Load, SessionSource, SessionTrace, TurnSpec};
 pub use source::{PlayFailure, Source, Trajectory, Turn};

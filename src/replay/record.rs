@@ -16,9 +16,14 @@ pub enum Terminal {
 #[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RequestRecord {
-    /// Not told, as the next one, with the rules of 1.4.2 where there is one worker or no session has two turns.
+    /// Not told, as the next one, where Dynamo plays single requests: the simplest synthetic load, and traces that come at
+    /// their own times and have no session with two turns; nor with the rules of 1.4.2 where there is one worker.
     pub session_id: Option<String>,
+    /// Not told of requests in a graph either.
     pub turn_index: Option<u32>,
+    /// Place in a graph, with the rules of 1.6.1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agentic: Option<AgenticIdentity>,
     pub uuid: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
@@ -65,6 +70,26 @@ pub struct RequestRecord {
     /// Always empty: no replay of ours puts requests under pressure from outside.
     pub pressure_record_ordinals: Vec<u32>,
     pub terminal_status: Terminal,
+}
+
+/// Place of a request in a graph of requests.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct AgenticIdentity {
+    /// Its name.
+    pub request_id: String,
+    /// Its play.
+    pub play_id: String,
+    /// Its session.
+    pub conversation_id: String,
+    /// `lane:N` of its play, where there are lanes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lane_id: Option<String>,
+    /// The only request of its play that waits for nobody; none where there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub root_id: Option<String>,
+    /// The request that started its session, the first by name where several did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent_id: Option<String>,
 }
 
 /// Way through one router.

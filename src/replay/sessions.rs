@@ -97,6 +97,8 @@ pub struct SessionTrace {
     /// What the names of other sessions begin with.
     label: &'static str,
     delta: bool,
+    /// See [`Self::of_requests`].
+    of_requests: bool,
 }
 
 impl SessionTrace {
@@ -111,7 +113,15 @@ impl SessionTrace {
             names: Vec::new(),
             label,
             delta,
+            of_requests: false,
         }
+    }
+
+    /// Dynamo takes the turns for single requests where they come at their own times and no session has a second one.
+    #[must_use]
+    pub(crate) fn of_requests(mut self) -> Self {
+        self.of_requests = true;
+        self
     }
 
     /// Tokens per hash id.
@@ -207,6 +217,8 @@ pub struct SessionSource {
     ended: u64,
     /// Delta form: everything said so far, of sessions under way.
     histories: HashMap<u32, Vec<Token>, FxBuildHasher>,
+    /// Request whose answer is shorter than planned, and its tokens.
+    cut: Option<(u32, usize)>,
 }
 
 impl SessionSource {
@@ -238,6 +250,7 @@ impl SessionSource {
             open: 0,
             ended: 0,
             histories: HashMap::default(),
+            cut: None,
             trace,
         }
     }
@@ -309,6 +322,10 @@ impl Source for SessionSource {
         Some(self.turn(tag, at))
     }
 
+    fn cut_short(&mut self, tag: u32, tokens: u32) {
+        self.cut = Some((tag, tokens as usize));
+    }
+
     fn ended(&mut self, tag: u32, now: SimTime, terminal: Terminal) {
         let row = self.trace.turns[tag as usize];
         self.ended += 1;
@@ -319,7 +336,11 @@ impl Source for SessionSource {
                 .get(row.extra as usize)
                 .and_then(|extra| extra.planned.clone());
             if let (Some(history), Some(said)) = (self.histories.get_mut(&row.session), said) {
-                history.extend_from_slice(&said);
+                let tokens = self
+                    .cut
+                    .take_if(|(cut, _)| *cut == tag)
+                    .map_or(said.len(), |(_, tokens)| tokens);
+                history.extend_from_slice(&said[..tokens.min(said.len())]);
             }
         }
         if row.next == NONE {
@@ -359,8 +380,9 @@ impl Source for SessionSource {
         self.trace.turns.len() as u64
     }
 
-    fn has_single_turns(&self) -> bool {
-        self.trace.turns.len() == self.trace.sessions.len()
+    fn tells_sessions(&self) -> bool {
+        let single_turns = self.trace.turns.len() == self.trace.sessions.len();
+        !(self.trace.of_requests && single_turns && self.has_times())
     }
 
     fn session_name(&self, tag: u32) -> String {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::types::{Prompt, SimTime, Token, Tokens};
 
 use super::agentic::GraphSummary;
-use super::record::Terminal;
+use super::record::{AgenticIdentity, Terminal};
 use super::trace::TraceError;
 
 /// One request that is due.
@@ -67,6 +67,9 @@ pub trait Source {
     /// The next request that is due at `now`.
     fn take(&mut self, now: SimTime) -> Option<Turn>;
 
+    /// A request is about to end with so many tokens, fewer than were asked for: its worker takes no longer sequence.
+    fn cut_short(&mut self, _tag: u32, _tokens: u32) {}
+
     /// A request ended.
     fn ended(&mut self, tag: u32, now: SimTime, terminal: Terminal);
 
@@ -89,9 +92,9 @@ pub trait Source {
     /// Name of the session that a request belongs to.
     fn session_name(&self, tag: u32) -> String;
 
-    /// Whether the workload is a trace in which no session has a second turn.
-    fn has_single_turns(&self) -> bool {
-        false
+    /// Whether Dynamo's records name it; not where Dynamo plays single requests.
+    fn tells_sessions(&self) -> bool {
+        true
     }
 
     /// Whether first requests come at times of their own, not when others end.
@@ -121,6 +124,11 @@ pub trait Source {
 
     /// Name of the play that a request of an agentic workload belongs to.
     fn play_name(&self, _tag: u32) -> Option<&str> {
+        None
+    }
+
+    /// Place of a request in the graph of an agentic workload.
+    fn identity(&self, _tag: u32) -> Option<AgenticIdentity> {
         None
     }
 }

@@ -166,8 +166,8 @@ impl<R: BufRead> Source for StreamSource<R> {
         self.scan.rows
     }
 
-    fn has_single_turns(&self) -> bool {
-        true
+    fn tells_sessions(&self) -> bool {
+        !self.has_times()
     }
 
     fn session_name(&self, tag: u32) -> String {
@@ -267,7 +267,7 @@ pub(super) mod tests {
             policy: Box::new(PolicyProfile::of_config(&config)),
             config: Box::new(config),
             seed: 1,
-            event_lag: std::time::Duration::ZERO,
+            event_lag_ms: 0.0,
             replicas: 1,
         };
         let harness = Harness::new(fleet, &router).unwrap().with_records();

@@ -273,6 +273,10 @@ impl Source for SimpleSource {
         u64::from(self.spec.count)
     }
 
+    fn tells_sessions(&self) -> bool {
+        false
+    }
+
     fn session_name(&self, tag: u32) -> String {
         format!("request_{}", u64::from(tag) + 1)
     }

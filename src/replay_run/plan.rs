@@ -1,12 +1,12 @@
 //! Flags checked and turned into fleet, router and workload.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use crate::cli::{ReplayArgs, ReplayMode, RouterMode, TraceFormat};
 use crate::engine::Semantics;
 use crate::replay::{Arrivals, FleetSpec, Harness, RouterSpec, Sla, Source, SyntheticSpec};
 use crate::router::{PolicyProfile, PrefillLoadModel, QueuePolicy, RouterConfig};
+use crate::types::SimTime;
 
 use super::planner;
 use super::pools::Pools;
@@ -63,7 +63,11 @@ impl Plan {
             harness = harness.with_curves();
         }
         if let Some(config) = &args.planner_config {
-            harness = harness.with_planner(planner::build(config, args.planner_log.as_deref())?)?;
+            harness = harness.with_planner(planner::build(
+                config,
+                args.planner_log.as_deref(),
+                self.pools.is_disaggregated(),
+            )?)?;
         }
         if let Some(limit) = max_time(args) {
             harness = harness.with_max_sim_time(limit);
@@ -78,7 +82,7 @@ impl Plan {
                 config: Box::new(self.router.clone()),
                 policy: Box::new(self.policy.clone()),
                 seed: args.seed,
-                event_lag: Duration::try_from_secs_f64(args.kv_event_lag_ms / 1e3).unwrap_or_default(),
+                event_lag_ms: args.kv_event_lag_ms,
                 replicas: args.router_replicas,
             },
         }
@@ -138,7 +142,7 @@ pub struct RealTimePlan {
     /// Curves over time are wanted.
     pub curves: bool,
     /// End of the run, whatever is left.
-    pub max_time: Option<Duration>,
+    pub max_time: Option<SimTime>,
 }
 
 impl RealTimePlan {
@@ -173,9 +177,9 @@ fn keeps_records(args: &ReplayArgs) -> bool {
 }
 
 /// End of the run; a trace of request graphs has none.
-fn max_time(args: &ReplayArgs) -> Option<Duration> {
+fn max_time(args: &ReplayArgs) -> Option<SimTime> {
     let seconds = args.max_sim_time_seconds.filter(|_| !is_graph(args.trace_format))?;
-    Some(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
+    Some(SimTime::of_ms(seconds * 1e3))
 }
 
 fn is_graph(format: TraceFormat) -> bool {
@@ -334,6 +338,7 @@ fn check_values(args: &ReplayArgs) -> Result<(), RunError> {
             return invalid(format!("{flag} is {value}, expected a finite number from 0 on"));
         }
     }
+    check_sla(args)?;
     let ratio = args.trace_shared_prefix_ratio;
     if args.trace_format == TraceFormat::AppliedComputeAgentic && !(0.0..=1.0).contains(&ratio) {
         return invalid(format!("--trace-shared-prefix-ratio is {ratio}, expected 0 to 1"));
@@ -354,17 +359,45 @@ fn check_values(args: &ReplayArgs) -> Result<(), RunError> {
     Ok(())
 }
 
+/// Bounds of good service. Dynamo 1.4.2 takes any of them together.
+fn check_sla(args: &ReplayArgs) -> Result<(), RunError> {
+    if args.semantics == Semantics::V1_4_2 {
+        return Ok(());
+    }
+    if args.sla_e2e_ms.is_some() && (args.sla_ttft_ms.is_some() || args.sla_itl_ms.is_some()) {
+        return invalid(
+            "--sla-e2e-ms stands alone; leave out --sla-ttft-ms and --sla-itl-ms, or use --semantics 1.4.2, which checks all of \
+             them",
+        );
+    }
+    for (flag, bound) in [
+        ("--sla-ttft-ms", args.sla_ttft_ms),
+        ("--sla-itl-ms", args.sla_itl_ms),
+        ("--sla-e2e-ms", args.sla_e2e_ms),
+    ] {
+        if let Some(bound) = bound.filter(|bound| !bound.is_finite() || *bound <= 0.0) {
+            return invalid(format!("{flag} is {bound}, expected ms above 0"));
+        }
+    }
+    Ok(())
+}
+
 /// Reads the name of a queue policy.
 fn queue_policy(name: &str) -> Result<QueuePolicy, RunError> {
     serde_json::from_value(name.into())
         .map_err(|error| RunError::Invalid(format!("router_queue_policy in the engine arguments: {error}")))
 }
 
-/// Policy classes of the router's queue: the file of the flag or the environment, else that of the configuration.
-fn policy_profile(args: &ReplayArgs, router: &RouterConfig) -> Result<PolicyProfile, RunError> {
+/// The file with policy classes of the router's queue: that of the flag or the environment, else that of the configuration.
+pub(super) fn policy_file(args: &ReplayArgs, router: &RouterConfig) -> Option<PathBuf> {
     let given = args.router_policy_config.clone();
     let given = given.or_else(|| std::env::var_os("DYN_ROUTER_POLICY_CONFIG").map(PathBuf::from));
-    let Some(path) = given.or_else(|| router.router_policy_config.as_ref().map(PathBuf::from)) else {
+    given.or_else(|| router.router_policy_config.as_ref().map(PathBuf::from))
+}
+
+/// Policy classes of the router's queue.
+fn policy_profile(args: &ReplayArgs, router: &RouterConfig) -> Result<PolicyProfile, RunError> {
+    let Some(path) = policy_file(args, router) else {
         return Ok(PolicyProfile::of_config(router));
     };
     let read = std::fs::read_to_string(&path);

@@ -13,17 +13,36 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::faults::draw::Dice;
 use crate::faults::kind::ResponseFault;
+use crate::faults::table::Due;
 
 /// What happens to the bytes of one connection.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Default)]
 pub struct Toxics {
-    latency_ms: f64,
-    jitter_ms: f64,
-    bytes_per_s: Option<f64>,
-    reset_after: Option<Duration>,
-    slow_close: Duration,
-    limit: Option<u64>,
-    slice: Option<(usize, Duration)>,
+    latency: Option<Toxic<(f64, f64)>>,
+    bytes_per_s: Option<Toxic<f64>>,
+    reset_after: Option<Toxic<Duration>>,
+    slow_close: Option<Toxic<Duration>>,
+    limit: Option<Toxic<u64>>,
+    slice: Option<Toxic<(usize, Duration)>>,
+}
+
+/// One of them, and the fault behind it.
+#[derive(Debug)]
+struct Toxic<T> {
+    does: T,
+    fault: Due<ResponseFault>,
+}
+
+impl<T: Copy> Toxic<T> {
+    fn new(does: T, fault: Due<ResponseFault>) -> Self {
+        Self { does, fault }
+    }
+
+    /// It acts.
+    fn act(&self) -> T {
+        self.fault.happened();
+        self.does
+    }
 }
 
 /// Bytes that are read at a time.
@@ -38,17 +57,20 @@ fn millis(ms: f64) -> Duration {
 
 impl Toxics {
     /// What these faults do to the bytes of a connection; `None`: nothing.
-    pub fn of(faults: &[ResponseFault]) -> Option<Self> {
+    pub fn of(faults: Vec<Due<ResponseFault>>) -> Option<Self> {
         let mut toxics = Self::default();
+        let mut acts = false;
         for fault in faults {
-            match fault {
-                ResponseFault::Latency { ms, jitter_ms } => (toxics.latency_ms, toxics.jitter_ms) = (*ms, *jitter_ms),
-                ResponseFault::Bandwidth { bytes_per_s } => toxics.bytes_per_s = Some(*bytes_per_s),
-                ResponseFault::ResetPeer { after_ms } => toxics.reset_after = Some(millis(*after_ms)),
-                ResponseFault::SlowClose { ms } => toxics.slow_close = millis(*ms),
-                ResponseFault::LimitData { bytes } => toxics.limit = Some(*bytes),
+            acts |= fault.acts_on_bytes();
+            match *fault {
+                ResponseFault::Latency { ms, jitter_ms } => toxics.latency = Some(Toxic::new((ms, jitter_ms), fault)),
+                ResponseFault::Bandwidth { bytes_per_s } => toxics.bytes_per_s = Some(Toxic::new(bytes_per_s, fault)),
+                ResponseFault::ResetPeer { after_ms } => toxics.reset_after = Some(Toxic::new(millis(after_ms), fault)),
+                ResponseFault::SlowClose { ms } => toxics.slow_close = Some(Toxic::new(millis(ms), fault)),
+                ResponseFault::LimitData { bytes } => toxics.limit = Some(Toxic::new(bytes, fault)),
                 ResponseFault::Slicer { bytes, delay_ms } => {
-                    toxics.slice = Some((usize::try_from(*bytes).unwrap_or(usize::MAX), millis(*delay_ms)));
+                    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+                    toxics.slice = Some(Toxic::new((bytes, millis(delay_ms)), fault));
                 }
                 ResponseFault::NoPrologue {}
                 | ResponseFault::DuplicateFinal {}
@@ -56,7 +78,7 @@ impl Toxics {
                 | ResponseFault::MalformedFrame { .. } => {}
             }
         }
-        (toxics != Self::default()).then_some(toxics)
+        acts.then_some(toxics)
     }
 
     /// Puts the detour in: the worker uses the connection that is returned in place of `far`. `dice` are for the jitter.
@@ -77,7 +99,6 @@ impl Toxics {
     }
 
     async fn run(self, mut near: TcpStream, mut far: TcpStream, dice: Dice) {
-        let reset_after = self.reset_after;
         let ended = {
             let (mut near_in, mut near_out) = near.split();
             let (mut far_in, mut far_out) = far.split();
@@ -87,12 +108,14 @@ impl Toxics {
                 near_out.shutdown().await
             };
             let timer = async {
-                match reset_after {
-                    // A timer has its grain, and an answer may be through before it.
-                    Some(Duration::ZERO) => {}
-                    Some(after) => tokio::time::sleep(after).await,
-                    None => std::future::pending().await,
+                let Some(reset) = &self.reset_after else {
+                    return std::future::pending().await;
+                };
+                // A timer has its grain, and an answer may be through before it.
+                if !reset.does.is_zero() {
+                    tokio::time::sleep(reset.does).await;
                 }
+                reset.fault.happened();
             };
             tokio::select! {
                 biased;
@@ -118,23 +141,26 @@ impl Toxics {
         dice: Dice,
     ) -> io::Result<()> {
         let mut buffer = vec![0; CHUNK];
-        let mut left = self.limit.unwrap_or(u64::MAX);
+        let mut left = self.limit.as_ref().map_or(u64::MAX, |limit| limit.does);
         let mut chunks = 0;
         loop {
             let read = from.read(&mut buffer).await?;
             if read == 0 {
-                tokio::time::sleep(self.slow_close).await;
+                if let Some(slow_close) = &self.slow_close {
+                    tokio::time::sleep(slow_close.act()).await;
+                }
                 return to.shutdown().await;
             }
             chunks += 1;
-            let wait = self.latency_ms + self.jitter_ms * dice.unit(chunks);
-            if wait > 0.0 {
-                tokio::time::sleep(millis(wait)).await;
+            if let Some(latency) = &self.latency {
+                let (ms, jitter_ms) = latency.act();
+                tokio::time::sleep(millis(ms + jitter_ms * dice.unit(chunks))).await;
             }
             let allowed = usize::try_from(left).unwrap_or(usize::MAX).min(read);
             left -= allowed as u64;
             self.write(to, &buffer[..allowed]).await?;
             if left == 0 {
+                self.limit.iter().for_each(|limit| limit.fault.happened());
                 return to.shutdown().await;
             }
         }
@@ -146,15 +172,14 @@ impl Toxics {
         clippy::cast_sign_loss
     )]
     async fn write(&self, to: &mut (impl AsyncWriteExt + Unpin), bytes: &[u8]) -> io::Result<()> {
-        let (mut size, pause) = self.slice.unwrap_or((CHUNK, Duration::ZERO));
-        if let Some(rate) = self.bytes_per_s {
+        let (mut size, pause) = self.slice.as_ref().map_or((CHUNK, Duration::ZERO), Toxic::act);
+        let rate = self.bytes_per_s.as_ref().map(Toxic::act);
+        if let Some(rate) = rate {
             size = size.min((rate / STEPS_PER_SECOND) as usize);
         }
         for piece in bytes.chunks(size.max(1)) {
             to.write_all(piece).await?;
-            let narrow = self
-                .bytes_per_s
-                .map_or(Duration::ZERO, |rate| millis(piece.len() as f64 * 1e3 / rate));
+            let narrow = rate.map_or(Duration::ZERO, |rate| millis(piece.len() as f64 * 1e3 / rate));
             let wait = pause.saturating_add(narrow);
             if !wait.is_zero() {
                 tokio::time::sleep(wait).await;

@@ -35,7 +35,11 @@ fn groups_take_their_own_keys_and_fall_back_to_the_fleets() {
     assert_eq!(printed.matches("max_num_seqs = 5  # flag").count(), 3);
     assert_refused(
         &scene.with_file("[[group]]\nseed = 1\n", &[]),
-        &["`seed` in [[group]] 0", "whole fleet"],
+        &["`seed` in group 0", "whole fleet"],
+    );
+    assert_refused(
+        &scene.with_file("[[group]]\n[[group]]\nname = \"slow\"\nhttp_port = 1\n", &[]),
+        &["`http_port` in group slow", "whole fleet"],
     );
     assert_refused(&scene.with_file("group = 3\n", &[]), &["write [[group]]"]);
     assert_refused(

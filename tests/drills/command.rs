@@ -156,6 +156,51 @@ fn bad_input_exits_with_2_and_names_the_way_out() {
 }
 
 #[test]
+fn reports_that_would_overwrite_each_other_or_a_scenario_are_refused_before_anything_runs() {
+    let place = Place::new("== 0");
+    let whole = place.read("x.toml");
+    std::os::unix::fs::symlink("later", place.path().join("link")).unwrap();
+    std::fs::write(place.path().join("there"), "kept").unwrap();
+    std::fs::hard_link(place.path().join("there"), place.path().join("twin")).unwrap();
+    let absolute = place.path().join("o").display().to_string();
+    for (args, words) in [
+        (
+            &["--json", "o", "--junit", "o"][..],
+            "--junit o is the same file as --json, which",
+        ),
+        (
+            &["--json", "o", "--junit", "./o"],
+            "--junit ./o is the same file as --json (o)",
+        ),
+        (
+            &["--json", &absolute, "--html", "o"],
+            "--html o is the same file as --json",
+        ),
+        (
+            &["--junit", "link", "--html", "later"],
+            "--html later is the same file as --junit (link)",
+        ),
+        (
+            &["--junit", "there", "--html", "twin"],
+            "--html twin is the same file as --junit (there)",
+        ),
+        (&["--json", "x.toml"], "--json x.toml is the same file as the scenario"),
+        (&["--html", "./x.toml"], "is the same file as the scenario (x.toml)"),
+    ] {
+        let args: Vec<&str> = ["x.toml"].iter().chain(args).copied().collect();
+        let output = place.drill(&args);
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {stderr}");
+        assert!(stderr.contains(words), "{args:?}: {stderr}");
+        assert!(output.stdout.is_empty(), "{args:?}: nothing runs");
+    }
+    assert!(!place.path().join("o").exists(), "nothing is made");
+    assert_eq!((place.read("x.toml"), place.read("there")), (whole, "kept".to_owned()));
+    let output = place.drill(&["x.toml", "--json", "/dev/null", "--junit", "/dev/null", "--html", "o"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+}
+
+#[test]
 fn a_drill_that_is_told_to_end_ends_its_router_and_has_no_verdict() {
     let place = Place::new("< 1%");
     let router = "[frontend]\ncommand = [\"sh\", \"-c\", \"echo $$ > pid.new; mv pid.new pid; exec sleep 600 # {port}\"]\n[[load]]";

@@ -169,10 +169,9 @@ fn a_drill_that_can_decide_nothing_is_refused() {
 #[test]
 fn a_router_that_does_not_come_up_is_no_verdict() {
     let scenario = scenario("rate = 1", "[[check]]\nexpect = \"error_rate == 0\"");
-    let frontend =
-        ghostfleet::drill::scenario::frontend::Frontend::from_line("sh -c 'echo no such {port} >&2; exit 3'");
+    let frontend = ghostfleet::drill::scenario::server::Server::from_line("sh -c 'echo no such {port} >&2; exit 3'");
     let options = Options {
-        front: Front::Instead(frontend.unwrap()),
+        front: Front::Instead(Some(frontend.unwrap())),
         ..Options::default()
     };
     let error = run(&scenario, options).unwrap_err();

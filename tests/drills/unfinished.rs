@@ -1,6 +1,7 @@
 //! Drills that do not run to their end: what is told of them, and what becomes of the others.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
@@ -57,7 +58,7 @@ fn a_drill_whose_frontend_does_not_start_is_an_error_in_every_report_and_the_nex
     let router = ("[[load]]", "[frontend]\ncommand = \"no-such-router {port}\"\n[[load]]");
     write(&place, "a.toml", &[name, router]);
     let args = [
-        "a.toml", "x.toml", "--json", "o.json", "--junit", "o.xml", "--html", "o.html",
+        "a.toml", "x.toml", "--json", "o.json", "--junit", "o.xml", "--html", "o.html", "--seed", "77",
     ];
     let output = place.drill(&args);
     let stderr = text(&output.stderr);
@@ -73,6 +74,7 @@ fn a_drill_whose_frontend_does_not_start_is_an_error_in_every_report_and_the_nex
     let json = json(&place);
     let error = json[0]["error"].as_str().unwrap();
     assert!(error.contains("no-such-router"), "{error}");
+    assert_eq!((&json[0]["seed"], &json[1]["seed"]), (&77.into(), &77.into()));
     assert_eq!(
         (&json[0]["verdict"], &json[0]["name"]),
         (&"error".into(), &"no <router>".into())
@@ -95,7 +97,16 @@ fn a_drill_whose_frontend_does_not_start_is_an_error_in_every_report_and_the_nex
 #[test]
 fn an_interrupted_drill_tells_what_it_saw_and_the_next_ones_are_not_run() {
     let place = Place::new("== 0");
-    write(&place, "long.toml", &[("duration = \"1s\"", "duration = \"100s\"")]);
+    write(
+        &place,
+        "long.toml",
+        &[("duration = \"1s\"", "duration = \"100s\"\nseed = 5")],
+    );
+    write(
+        &place,
+        "x.toml",
+        &[("duration = \"1s\"", "duration = \"1s\"\nseed = 6")],
+    );
     let mut drill = begin(&place, &["long.toml", "x.toml", "--json", "o.json", "--junit", "o.xml"]);
     signal("INT", &drill.id().to_string());
     assert_eq!(drill.wait().unwrap().code(), Some(130));
@@ -107,6 +118,7 @@ fn an_interrupted_drill_tells_what_it_saw_and_the_next_ones_are_not_run() {
         json[0]["duration_s"]
     );
     assert_eq!(json[1]["verdict"], "not_run");
+    assert_eq!((&json[0]["seed"], &json[1]["seed"]), (&5.into(), &6.into()));
     let xml = place.read("o.xml");
     assert!(xml.contains("<error message=\"the drill was interrupted\">"), "{xml}");
     assert!(
@@ -157,6 +169,50 @@ fn everything_that_a_frontend_command_has_started_ends_with_the_drill() {
     );
     for name in ["one", "two"] {
         assert!(!runs(&place.read(name)), "{name} is still there");
+    }
+}
+
+/// A server that is no router of this fleet: it lists no model.
+fn stranger() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for socket in listener.incoming() {
+            let mut reader = BufReader::new(socket.unwrap());
+            let head = (&mut reader)
+                .lines()
+                .take_while(|line| line.as_ref().is_ok_and(|line| !line.is_empty()));
+            head.for_each(drop);
+            let answer = "HTTP/1.1 200 OK\r\ncontent-length: 11\r\nconnection: close\r\n\r\n{\"data\":[]}";
+            // Whoever asked may be gone.
+            let _ = reader.get_mut().write_all(answer.as_bytes());
+        }
+    });
+    url
+}
+
+#[test]
+fn a_frontend_that_does_not_find_the_fleet_is_told_where_it_registers() {
+    let place = Place::new("== 0");
+    let store = place.path().join("store").display().to_string();
+    let table = format!("[frontend]\nurl = {:?}\nready_within = \"500ms\"\n[[load]]", stranger());
+    let table = ("[[load]]", table.as_str());
+    write(&place, "file.toml", &[table, ("\"mem\"", "\"file\"")]);
+    write(&place, "mem.toml", &[table]);
+    for (name, words) in [
+        (
+            "file.toml",
+            ["--discovery-backend file", store.as_str(), "--frontend-command"],
+        ),
+        ("mem.toml", ["mem", "use file or etcd", "does not list the model"]),
+    ] {
+        let mut drill = place.command(&[name]);
+        let output = drill.env("DYN_FILE_KV", &store).output().unwrap();
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        for words in words {
+            assert!(stderr.contains(words), "{words}: {stderr}");
+        }
     }
 }
 

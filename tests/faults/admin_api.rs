@@ -115,7 +115,24 @@ fn bad_input_is_refused_in_words() {
             "only prefill workers have handoffs",
         ),
         ("/v1/faults", json!("w9 hang"), 404, "selects no worker"),
-        ("/v1/faults", json!("w0 crash actor=heart"), 400, "no actor path"),
+        (
+            "/v1/faults",
+            json!("w0 crash actor=heart"),
+            400,
+            "actor=heart is no child of a worker; use r<N>, kv,",
+        ),
+        (
+            "/v1/faults",
+            json!("w0 crash actor=native"),
+            400,
+            "actor=native is no child of a worker",
+        ),
+        (
+            "/v1/faults",
+            json!("w0 crash actor=r3/native"),
+            400,
+            "no worker that w0 selects has it; their ranks go up to r0",
+        ),
         ("/v1/faults", json!({"add": [], "more": 1}), 400, "`more`"),
         ("/v1/faults", json!(7), 400, "send a fault"),
         (
@@ -141,11 +158,17 @@ fn bad_input_is_refused_in_words() {
     for (path, word) in [
         ("/v1/journal?after=abc", "after"),
         ("/v1/records", "prefix"),
+        ("/v1/requests?worker=w0/r0", "w0/r0"),
         ("/v1/live?x=1", "x"),
     ] {
         let (status, answer) = admin.get(path);
         let error = answer["error"].as_str().unwrap_or_default();
         assert!(status == 400 && error.contains(word), "{path}: {status} {answer}");
+    }
+    for path in ["/v1/requests?worker=w99", "/v1/workers?select=w99"] {
+        let (status, answer) = admin.get(path);
+        assert_eq!(status, 404, "{path}: {answer}");
+        assert!(answer["error"].as_str().unwrap().contains("w99"), "{path}: {answer}");
     }
     let huge = json!("w".repeat(2 << 20));
     assert_eq!(admin.post("/v1/faults", &huge).0, 413);
@@ -175,6 +198,21 @@ fn a_kill_is_seen_live_and_in_the_journal() {
     assert!(entries.iter().any(done), "{journal}");
     let (_, nothing) = admin.get(&format!("/v1/journal?after={}", journal["next"]));
     assert!(nothing["entries"].as_array().unwrap().len() < entries.len());
+}
+
+#[test]
+fn a_worker_that_was_killed_or_drained_a_moment_ago_is_healed_too() {
+    let admin = Admin::start(&["--num-workers", "2"]);
+    for (times, end) in (1..).zip(["crash", "crash", "crash", "drain", "drain"]) {
+        for command in [end, "heal"] {
+            let (status, done) = admin.post("/v1/commands", &json!({"command": command, "path": "w1"}));
+            assert_eq!(status, 200, "{done}");
+        }
+        admin.scene.until("it serves again", |_| {
+            let row = &admin.get("/v1/workers?select=w1").1[0];
+            row["state"] == "ready" && row["incarnation"] == 1 + times
+        });
+    }
 }
 
 #[test]

@@ -29,7 +29,7 @@ fn slow_workers_take_a_multiple_and_stalls_add_up() {
     );
     admin.delete(&format!("/v1/faults/f{slow}"));
     admin.fault("w0 stall ms=50");
-    admin.fault("w0 jitter ms=0");
+    admin.fault("w0 jitter ms=0.01");
     assert!(time_of(&admin, 4) >= Duration::from_millis(200), "four passes of 51 ms");
     admin.delete("/v1/faults");
     let passes = |admin: &Admin| admin.scene.worker(0).ranks[0].passes_total;

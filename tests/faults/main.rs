@@ -14,13 +14,18 @@ mod scene;
 
 mod admin;
 mod admin_api;
+mod counts;
 mod ctl;
+mod ctl_covers;
 mod discovery;
+mod document;
 mod ear;
 mod engine;
 mod events;
+mod json_schema;
 mod life;
 mod planes;
 mod raw;
+mod recorder;
 mod views;
 mod wire;

@@ -243,9 +243,13 @@ fn http(admin: &Admin, patience: Duration) -> (Vec<u8>, Option<ErrorKind>) {
     exchange(stream, patience, "close")
 }
 
-fn exchange(mut stream: TcpStream, patience: Duration, connection: &str) -> (Vec<u8>, Option<ErrorKind>) {
-    stream.set_read_timeout(Some(patience)).unwrap();
+fn exchange(stream: TcpStream, patience: Duration, connection: &str) -> (Vec<u8>, Option<ErrorKind>) {
     let body = r#"{"prompt":"one two three","max_tokens":20,"ignore_eos":true}"#;
+    complete(stream, body, patience, connection)
+}
+
+fn complete(mut stream: TcpStream, body: &str, patience: Duration, connection: &str) -> (Vec<u8>, Option<ErrorKind>) {
+    stream.set_read_timeout(Some(patience)).unwrap();
     let head = format!(
         "POST /v1/completions HTTP/1.1\r\nHost: w\r\nConnection: {connection}\r\nContent-Length: {}\r\n\r\n",
         body.len()
@@ -312,5 +316,137 @@ fn faults_of_requests_and_responses_act_on_the_http_port_too() {
     admin.delete("/v1/faults");
     let mut answer = call(&admin.scene.address(0), "a", &chat(&[1, 2, 3], 2)).unwrap();
     assert!(answer.finish().unwrap().complete);
+    admin.scene.until_nothing_is_left();
+}
+
+/// Asked and happened of the only fault.
+fn counts(admin: &Admin) -> (u64, u64) {
+    let (_, listed) = admin.get("/v1/faults");
+    let count = |name: &str| listed[0][name].as_u64().unwrap();
+    (count("asked"), count("happened"))
+}
+
+#[test]
+fn answers_over_http_are_spoiled_and_what_has_no_form_there_is_not_counted() {
+    let port = free_ports().to_string();
+    let admin = Admin::start(&["--speedup-ratio", "0", "--http-port", &port]);
+    let only = |line: &str| {
+        let (status, answer) = admin.put("/v1/faults", &serde_json::json!([line]));
+        assert_eq!(status, 200, "{answer}");
+    };
+    let connect = || TcpStream::connect(admin.scene.worker(0).http.unwrap()).unwrap();
+    let stream = r#"{"prompt":"one two three","max_tokens":20,"ignore_eos":true,"stream":true}"#;
+    only("w0 malformed_frame after_tokens=3");
+    let (said, error) = complete(connect(), stream, PATIENCE, "close");
+    let said = String::from_utf8(said).unwrap();
+    assert_eq!(error, None);
+    let events: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
+    let is_json = |event: &&str| serde_json::from_str::<Value>(event).is_ok();
+    assert!(events[..3].iter().all(|event| is_json(event)), "{said}");
+    assert_eq!(events[3], "not a frame", "{said}");
+    assert_eq!(
+        events.iter().filter(|event| !is_json(event)).count(),
+        2,
+        "that and [DONE]: {said}"
+    );
+    assert_eq!(counts(&admin), (1, 1));
+    let whole = |said: Vec<u8>| {
+        String::from_utf8(said)
+            .unwrap()
+            .split_once("\r\n\r\n")
+            .unwrap()
+            .1
+            .to_owned()
+    };
+    let (said, error) = http(&admin, PATIENCE);
+    assert!(error.is_none() && serde_json::from_str::<Value>(&whole(said)).is_err());
+    assert_eq!(counts(&admin), (2, 2));
+    only("w0 malformed_frame after_tokens=20");
+    let (said, _) = http(&admin, PATIENCE);
+    assert!(
+        serde_json::from_str::<Value>(&whole(said)).is_ok(),
+        "it has no more tokens"
+    );
+    assert_eq!(counts(&admin), (1, 0));
+    for line in [
+        "w0 ack_withheld",
+        "w0 no_call_home",
+        "w0 no_prologue",
+        "w0 duplicate_final",
+        "w0 missing_final",
+    ] {
+        only(line);
+        assert!(http(&admin, PATIENCE).0.starts_with(b"HTTP/1.1 200"));
+        assert_eq!(counts(&admin), (0, 0), "{line}");
+    }
+    admin.scene.until_nothing_is_left();
+}
+
+/// The value of a metric on the worker's own page.
+fn on_page(admin: &Admin, name: &str) -> f64 {
+    let mut stream = TcpStream::connect(admin.scene.worker(0).http.unwrap()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+        .write_all(b"GET /metrics HTTP/1.1\r\nHost: w\r\nConnection: close\r\n\r\n")
+        .unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).unwrap();
+    let line = page.lines().find(|line| line.starts_with(name)).expect(name);
+    line.rsplit_once(' ').unwrap().1.parse().unwrap()
+}
+
+#[test]
+fn load_figures_on_the_http_port_are_those_that_are_told() {
+    let port = free_ports().to_string();
+    let admin = Admin::start(&[
+        "--http-port",
+        &port,
+        "--num-gpu-blocks-override",
+        "100",
+        "--timing-model",
+        r#"{"type":"fixed","prefill_ms":1.0,"decode_ms":2.0}"#,
+    ]);
+    let usage = || on_page(&admin, "vllm:kv_cache_usage_perc{");
+    let running = || on_page(&admin, "vllm:num_requests_running{");
+    let becomes = |what: &str, holds: &dyn Fn() -> bool| admin.scene.until(what, |_| holds());
+    let begin = || call(&admin.scene.address(0), "a", &chat(&[1; 8], 100_000)).unwrap();
+    assert!(usage() < 0.5);
+    // A lie, and the truth again when it is over.
+    let id = admin.fault("w0 lying high=50");
+    // Blocks are counted as the engine does, and it keeps one for itself.
+    let lied = || (usage() - 0.5).abs() < 0.01;
+    becomes("half of the blocks are said to be used", &lied);
+    let mut answer = begin();
+    answer.read_tokens(1);
+    becomes("the rest is true", &|| running() > 0.0);
+    assert!(lied());
+    admin.delete(&format!("/v1/faults/f{id}"));
+    becomes("the truth", &|| usage() < 0.5);
+    drop(answer);
+    admin.scene.until_nothing_is_left();
+    // Frozen, it stays as it was.
+    let id = admin.fault("w0 frozen");
+    let mut answer = begin();
+    answer.read_tokens(20);
+    assert_eq!(
+        (running().to_bits(), usage().to_bits()),
+        (0, 0),
+        "nobody was told of it"
+    );
+    admin.delete(&format!("/v1/faults/f{id}"));
+    assert!(running() > 0.0 && usage() > 0.0);
+    drop(answer);
+    admin.scene.until_nothing_is_left();
+    // Late, it is what it was: a day ago there was nothing.
+    let id = admin.fault("w0 stale ms=86400000");
+    let mut answer = begin();
+    answer.read_tokens(20);
+    assert_eq!((running().to_bits(), usage().to_bits()), (0, 0));
+    admin.delete(&format!("/v1/faults/f{id}"));
+    assert!(running() > 0.0);
+    let id = admin.fault("w0 stale ms=1");
+    becomes("it arrives", &|| running() > 0.0 && usage() > 0.0);
+    admin.delete(&format!("/v1/faults/f{id}"));
+    drop(answer);
     admin.scene.until_nothing_is_left();
 }

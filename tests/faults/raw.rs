@@ -13,18 +13,34 @@ pub(crate) struct Sent(TcpStream);
 
 /// Sends a request whose answer is to come to `home`.
 pub(crate) fn post(address: &str, request: &Value, home: &TcpListener) -> Sent {
-    let (host, path) = address.split_once('/').unwrap();
-    let mut connection = TcpStream::connect(host).unwrap();
-    let mut payload = Vec::new();
-    let control = control::encode("raw", Codec::Json, home.local_addr().unwrap(), "subject");
-    two_part::write(&mut payload, &control, request.to_string().as_bytes());
-    let mut bytes = Vec::new();
-    frame::encode(&mut bytes, path, "{}", &payload);
-    connection.write_all(&bytes).unwrap();
-    Sent(connection)
+    let (host, _) = address.split_once('/').unwrap();
+    let sent = Sent(TcpStream::connect(host).unwrap());
+    sent.post(address, request, home);
+    sent
 }
 
 impl Sent {
+    /// Sends one more request on the same connection, to any worker that listens there.
+    pub(crate) fn post(&self, address: &str, request: &Value, home: &TcpListener) {
+        let (_, path) = address.split_once('/').unwrap();
+        let mut payload = Vec::new();
+        let control = control::encode("raw", Codec::Json, home.local_addr().unwrap(), "subject");
+        two_part::write(&mut payload, &control, request.to_string().as_bytes());
+        let mut bytes = Vec::new();
+        frame::encode(&mut bytes, path, "{}", &payload);
+        (&self.0).write_all(&bytes).unwrap();
+    }
+
+    /// Waits until the connection is closed; nothing is said on it before that.
+    pub(crate) fn until_closed(&self) {
+        let mut connection = &self.0;
+        connection.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        match connection.read(&mut [0; 4]) {
+            Ok(read) => assert_eq!(read, 0, "something was said"),
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}"),
+        }
+    }
+
     /// The ack's words; `None` when none comes within `patience`.
     pub(crate) fn ack(&self, patience: Duration) -> Option<String> {
         let mut connection = &self.0;

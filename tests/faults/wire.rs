@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::admin::Admin;
 use crate::caller::{call, chat};
-use crate::raw::{is_called_home, post, read_to_end};
+use crate::raw::{Sent, is_called_home, post, read_to_end};
 
 const FAST: [&str; 2] = ["--speedup-ratio", "0"];
 
@@ -61,6 +61,76 @@ fn requests_disappear_are_reset_or_wait() {
     let (said, reset, _) = bytes(&admin);
     assert!(!reset && count(&said, "complete_final\":true") == 1);
     admin.scene.until_nothing_is_left();
+}
+
+/// A request that disappears at w0, and one to w1 behind it on the same connection.
+fn out_of_step(admin: &Admin, homes: &(TcpListener, TcpListener)) -> Sent {
+    let (first, second) = (admin.scene.address(0), admin.scene.address(1));
+    assert_eq!(first.split_once('/').unwrap().0, second.split_once('/').unwrap().0);
+    let sent = post(&first, &chat(&[1, 2, 3], 2), &homes.0);
+    sent.post(&second, &chat(&[1, 2, 3], 2), &homes.1);
+    read_to_end(&homes.1);
+    assert_eq!(
+        sent.ack(Duration::from_millis(100)),
+        None,
+        "it would pass for the first one's"
+    );
+    sent
+}
+
+#[test]
+fn a_connection_whose_acks_are_out_of_step_is_closed_when_its_fault_is_over() {
+    let admin = Admin::start(&[&FAST[..], &["--num-workers", "2"]].concat());
+    let home = || TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let homes = (home(), home());
+    for line in ["w0 request.black_hole", "w0 ack_withheld"] {
+        only(&admin, line);
+        let removed = out_of_step(&admin, &homes);
+        let unconcerned = admin.fault("w0 slow factor=1");
+        assert_eq!(removed.ack(Duration::from_millis(100)), None);
+        admin.delete(&format!("/v1/faults/f{unconcerned}"));
+        only(&admin, "w1 slow factor=1");
+        removed.until_closed();
+
+        only(&admin, line);
+        let healed = out_of_step(&admin, &homes);
+        let (status, answer) = admin.post("/v1/commands", &serde_json::json!({"command": "heal", "select": "w0"}));
+        assert_eq!(status, 200, "{answer}");
+        healed.until_closed();
+
+        only(&admin, &format!("{line} for=500ms"));
+        out_of_step(&admin, &homes).until_closed();
+    }
+    // The end of the worker ends it too, although the fault stays for its next life.
+    only(&admin, "w0 request.black_hole");
+    let dead = out_of_step(&admin, &homes);
+    admin.fault("w0 restart");
+    dead.until_closed();
+    let address = admin.scene.address(1);
+    let sent = post(&address, &chat(&[1, 2, 3], 2), &home());
+    assert_eq!(
+        sent.ack(Duration::from_secs(20)).as_deref(),
+        Some(""),
+        "w1 was never struck"
+    );
+}
+
+#[test]
+fn a_port_of_its_own_confines_a_worker_that_acks_nothing() {
+    let admin = Admin::start(&[&FAST[..], &["--num-workers", "2", "--ports", "per-worker"]].concat());
+    only(&admin, "w0 request.black_hole");
+    let home = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let lost = post(&admin.scene.address(0), &chat(&[1], 2), &home);
+    let served = post(&admin.scene.address(1), &chat(&[1], 2), &home);
+    assert_eq!(served.ack(Duration::from_secs(20)).as_deref(), Some(""));
+    admin.delete("/v1/faults");
+    lost.until_closed();
+    served.post(&admin.scene.address(1), &chat(&[1], 2), &home);
+    assert_eq!(
+        served.ack(Duration::from_secs(20)).as_deref(),
+        Some(""),
+        "this one was in step"
+    );
 }
 
 #[test]

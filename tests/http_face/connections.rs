@@ -1,18 +1,15 @@
 //! Connections that break off, stand still, end, or speak something else.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use ghostfleet::transport::http::{Face, FaceConfig, FaceLimits};
-use ghostfleet::transport::intake::Intake;
+use ghostfleet::transport::http::FaceLimits;
 use ghostfleet::types::FinishReason;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::client::Client;
 use crate::within;
-use crate::worker::{Worker, tell, tiny};
+use crate::worker::{Worker, bind, tell};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_leaves_frees_its_requests() {
@@ -121,12 +118,7 @@ async fn a_crash_resets_every_connection_and_closes_the_port() {
     submission.sink.token(400, None);
     submission.sink.flush();
     busy.read_until("data: ").await;
-    let mut idle = TcpStream::connect(worker.face.address()).await.unwrap();
-    idle.write_all(b"GET /health HTTP/1.1\r\nhost: w\r\n\r\n")
-        .await
-        .unwrap();
-    let mut idle = Client { stream: idle };
-    idle.read_until("200 OK").await;
+    let mut idle = worker.idle_client().await;
     worker.face.shutdown().reset.cancel();
     for client in [&mut busy, &mut idle] {
         let end = within(client.stream.read_to_end(&mut Vec::new())).await;
@@ -145,12 +137,7 @@ async fn a_graceful_stop_finishes_answers_and_closes_idle_connections() {
         .ask("/v1/completions", &json!({ "prompt": "x", "stream": true }))
         .await;
     let submission = worker.submitted().await;
-    let mut idle = TcpStream::connect(worker.face.address()).await.unwrap();
-    idle.write_all(b"GET /health HTTP/1.1\r\nhost: w\r\n\r\n")
-        .await
-        .unwrap();
-    let mut idle = Client { stream: idle };
-    idle.read_until("200 OK").await;
+    let mut idle = worker.idle_client().await;
     worker.face.shutdown().stop_accepting.cancel();
     assert_eq!(within(idle.stream.read_to_end(&mut Vec::new())).await.unwrap(), 0);
     tell(&submission, " to the end", FinishReason::Length);
@@ -163,9 +150,7 @@ async fn a_graceful_stop_finishes_answers_and_closes_idle_connections() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_serves_one_request_after_another() {
     let mut worker = Worker::start();
-    let mut client = Client {
-        stream: TcpStream::connect(worker.face.address()).await.unwrap(),
-    };
+    let mut client = worker.connect().await;
     for _ in 0..3 {
         let body = json!({ "prompt": "x", "stream": true }).to_string();
         let head = format!(
@@ -187,7 +172,7 @@ async fn other_protocols_are_closed_and_never_hang() {
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc",
         b"nonsense\r\n\r\n",
     ] {
-        let mut stream = TcpStream::connect(worker.face.address()).await.unwrap();
+        let mut stream = worker.connect().await.stream;
         stream.write_all(bytes).await.unwrap();
         let mut answer = Vec::new();
         // A reset is as good as a close.
@@ -204,16 +189,8 @@ async fn other_protocols_are_closed_and_never_hang() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_taken_port_is_named() {
     let worker = Worker::start();
-    let config = FaceConfig {
-        worker: "w4".to_owned(),
-        intake: Arc::clone(&worker.intake) as Arc<dyn Intake>,
-        model: Arc::clone(&tiny().0),
-        limits: FaceLimits::default(),
-        open: Arc::default(),
-        metrics: Arc::new(String::new),
-        faults: None,
-    };
-    let error = Face::bind(worker.face.address(), config).unwrap_err().to_string();
+    let again = bind(worker.face.address(), &worker.intake, FaceLimits::default());
+    let error = again.unwrap_err().to_string();
     assert!(
         error.contains(&worker.face.address().to_string()) && error.contains("another port"),
         "{error}"

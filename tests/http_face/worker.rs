@@ -5,10 +5,12 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use ghostfleet::model::tokenizer::ModelTokenizer;
 use ghostfleet::model::{HubOptions, Model};
-use ghostfleet::transport::http::{Face, FaceConfig, FaceLimits, FaceModel};
+use ghostfleet::transport::http::{Face, FaceConfig, FaceError, FaceLimits, FaceModel};
 use ghostfleet::transport::intake::{Intake, Refusal, Submission};
 use ghostfleet::types::{DpRank, FinishReason, RequestId, Token, Tokens};
 use serde_json::Value;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
 use crate::client::{Client, Reply};
@@ -70,6 +72,20 @@ pub(crate) fn ids(text: &str) -> Vec<Token> {
     tiny().1.encode(text, false).unwrap()
 }
 
+/// A face at `address` for what the test plays.
+pub(crate) fn bind(address: SocketAddr, intake: &Arc<Played>, limits: FaceLimits) -> Result<Face, FaceError> {
+    let config = FaceConfig {
+        worker: "w3".to_owned(),
+        intake: Arc::clone(intake) as Arc<dyn Intake>,
+        model: Arc::clone(&tiny().0),
+        limits,
+        open: Arc::default(),
+        metrics: Arc::new(|| "vllm:num_requests_running 0.0\n".to_owned()),
+        faults: None,
+    };
+    Face::bind(address, config)
+}
+
 impl Worker {
     pub(crate) fn start() -> Self {
         Self::with_limits(FaceLimits::default())
@@ -83,16 +99,7 @@ impl Worker {
             cancelled: cancels,
             refusal: Mutex::new(None),
         });
-        let config = FaceConfig {
-            worker: "w3".to_owned(),
-            intake: Arc::clone(&intake) as Arc<dyn Intake>,
-            model: Arc::clone(&tiny().0),
-            limits,
-            open: Arc::default(),
-            metrics: Arc::new(|| "vllm:num_requests_running 0.0\n".to_owned()),
-            faults: None,
-        };
-        let face = Face::bind(SocketAddr::from(([127, 0, 0, 1], 0)), config).unwrap();
+        let face = bind(SocketAddr::from(([127, 0, 0, 1], 0)), &intake, limits).unwrap();
         Self {
             face,
             intake,
@@ -124,6 +131,21 @@ impl Worker {
     /// Sends a request without waiting for its answer.
     pub(crate) async fn ask(&self, path: &str, body: &Value) -> Client {
         Client::send(&self.face, "POST", path, "", body.to_string().as_bytes()).await
+    }
+
+    /// A client whose connection has been used once and stays open.
+    pub(crate) async fn idle_client(&self) -> Client {
+        let mut client = self.connect().await;
+        let request = b"GET /health HTTP/1.1\r\nhost: w\r\n\r\n";
+        client.stream.write_all(request).await.unwrap();
+        client.read_until("200 OK").await;
+        client
+    }
+
+    pub(crate) async fn connect(&self) -> Client {
+        Client {
+            stream: TcpStream::connect(self.face.address()).await.unwrap(),
+        }
     }
 
     /// Everything that was taken is given back.

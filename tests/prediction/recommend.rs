@@ -1,5 +1,8 @@
 //! Sweeps.
 
+use std::process::{Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -152,6 +155,45 @@ fn parts_put_together_are_the_sweep_in_one() {
 }
 
 #[test]
+fn an_interrupted_search_writes_what_it_has_and_marks_it() {
+    let directory = directory();
+    let at = directory.path();
+    // One trial that would take minutes.
+    let long = ["--set", "traffic.stop.requests=100000000", "--jobs", "1"];
+    for (output, part, file) in [
+        ("whole", None, "whole/recommendation.json"),
+        ("parts", Some("0/2"), "parts/shard-0-of-2.json"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ghostfleet"));
+        command
+            .current_dir(at)
+            .args(["recommend", "-c", "s.yaml", "--output-dir", output]);
+        command.args(long).stdout(Stdio::null()).stderr(Stdio::piped());
+        command.args(part.into_iter().flat_map(|part| ["--shard", part]));
+        let process = command.spawn().unwrap();
+        // The directory is there from when signals are heard.
+        while !at.join(output).is_dir() {
+            std::thread::yield_now();
+        }
+        kill_process(Pid::from_child(&process), Signal::INT).unwrap();
+        let ended = process.wait_with_output().unwrap();
+        let said = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!(ended.status.code(), Some(130), "{said}");
+        assert!(
+            said.contains(file) && said.contains("is a partial result, of 0 of"),
+            "{said}"
+        );
+        let found = json(&at.join(file));
+        let marked = if part.is_some() {
+            &found["partial_of"]
+        } else {
+            &found["trials"]["planned"]
+        };
+        assert_eq!(marked.as_u64(), Some(if part.is_some() { 6 } else { 12 }), "{found}");
+    }
+}
+
+#[test]
 fn goodput_counts_requests_within_the_bounds_only() {
     let directory = directory();
     let run = |ttft: &str| {
@@ -198,5 +240,47 @@ fn a_sweep_without_a_candidate_that_works_says_why_the_first_did_not() {
         &args,
         1,
         &["no candidate can be recommended", "GPUs, expected 0 to 0"],
+    );
+}
+
+#[test]
+fn results_that_would_take_the_configuration_or_a_trace_away_are_refused() {
+    let directory = directory();
+    let at = directory.path();
+    std::fs::create_dir_all(at.join("out/recommendations")).unwrap();
+    std::fs::write(at.join("out/recommendations/0001.yaml"), SWEEP).unwrap();
+    let own = "out/recommendations/0001.yaml";
+    let args = ["recommend", "-c", own, "--output-dir", "out", "--overwrite"];
+    refuse(
+        at,
+        &args,
+        2,
+        &[
+            "the directory out/recommendations is replaced",
+            "--config (out/recommendations/0001.yaml)",
+        ],
+    );
+    let trace = "traffic.source={type: trace, paths: {choices: [[a.jsonl], [out/recommendation.csv]]}}";
+    std::fs::write(at.join("out/recommendation.csv"), "kept").unwrap();
+    let args = [
+        "recommend",
+        "-c",
+        "s.yaml",
+        "--output-dir",
+        "out",
+        "--overwrite",
+        "--set",
+        trace,
+    ];
+    refuse(
+        at,
+        &args,
+        2,
+        &["the result out/recommendation.csv is the same file as the trace"],
+    );
+    assert_eq!(std::fs::read_to_string(at.join(own)).unwrap(), SWEEP);
+    assert_eq!(
+        std::fs::read_to_string(at.join("out/recommendation.csv")).unwrap(),
+        "kept"
     );
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use ghostfleet::drill::scenario::frontend::Frontend;
+use ghostfleet::drill::scenario::server::Server;
 use ghostfleet::drill::{Options, Scenario, Status, run};
 
 use crate::release::Release;
@@ -17,7 +17,7 @@ fn read(name: &str) -> Scenario {
     let path = gallery().join(format!("{name}.toml"));
     let text = std::fs::read_to_string(&path).expect("the drill is there");
     let mut scenario = Scenario::parse(&path, &text).expect("the drill can be read");
-    let Frontend::Command(command) = &mut scenario.frontend else {
+    let Some(Server::Command(command)) = &mut scenario.frontend else {
         panic!("{name} starts its own router");
     };
     command.words[0] = Release::V1_6_1.python().display().to_string();
@@ -96,7 +96,7 @@ drills! {
 #[ignore = "needs a Dynamo frontend: scripts/test"]
 fn a_router_that_moves_no_streams_fails_the_crash_drill() {
     let mut scenario = read("crash-hottest");
-    let Frontend::Command(command) = &mut scenario.frontend else {
+    let Some(Server::Command(command)) = &mut scenario.frontend else {
         panic!("the drill starts its own router");
     };
     for word in &mut command.words {

@@ -179,6 +179,29 @@ on_each_release! {
         assert_eq!(fleet.requests(), [2, 8]);
     }
 
+    fn acks_that_are_withheld_cost_all_workers_of_a_port_until_the_fault_ends(release) {
+        let stack = Stack::on_etcd().with_variables(&[("DYN_TCP_REQUEST_TIMEOUT", "1")]);
+        let fleet = Fleet::start(&stack, "--num-workers 2 --block-size 16");
+        let options = FrontendOptions { release, router_mode: RouterMode::RoundRobin, migration_limit: 0 };
+        let frontend = stack.frontend_with(&options);
+        frontend.client().wait_serving(MODEL, LIST_LIMIT);
+        frontend.client().wait_instances("generate", 2, LIST_LIMIT);
+        let serves = |topic| frontend.client().post(COMPLETIONS, &completion(&prompt(topic, 40), 2)).status == 200;
+        assert!((0..4).all(serves));
+        fleet.disturb(&["w0 request.black_hole"]);
+        assert!((10..12).any(|topic| !serves(topic)), "one of two is for w0");
+        assert!(!(20..22).any(serves), "acks have no names, and one is missing on the connection that all share");
+        fleet.disturb(&[]);
+        let before = fleet.requests();
+        eventually(LIST_LIMIT, "both serve again", || {
+            serves(30);
+            let requests = fleet.requests();
+            (requests[0] > before[0] && requests[1] > before[1]).then_some(())
+        });
+        assert!((40..44).all(serves));
+        fleet.wait_idle();
+    }
+
     fn a_new_publisher_goes_on_where_the_old_one_ended(release) {
         let stack = Stack::on_etcd();
         let fleet = Fleet::start(&stack, "--num-workers 4 --block-size 16 --speedup-ratio 0");

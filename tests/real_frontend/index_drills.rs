@@ -2,27 +2,15 @@
 
 use std::path::Path;
 
-use ghostfleet::drill::{Options, Report, Scenario, Verdict, run};
+use ghostfleet::drill::{Options, Scenario, Verdict, run};
 
 use crate::release::Release;
 
-/// A drill with the Python of 1.6.1 in the place of `python`; paths are taken from the gallery's directory.
-fn drill(text: &str) -> Report {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/drills/x.toml");
-    let text = text.replace("python", &Release::V1_6_1.python().display().to_string());
-    let scenario = Scenario::parse(&path, &text).expect("the drill can be read");
-    run(&scenario, Options::default()).expect("the drill runs to its end")
-}
-
-#[track_caller]
-fn passes(text: &str) {
-    let report = drill(text);
-    eprintln!("{}", report.text());
-    assert_eq!(report.verdict, Verdict::Pass);
-    assert_eq!(report.errors().next(), None);
-}
-
-const FLEET: &str = r#"
+/// What the drills have in common; `{fleet}` and what follows it is their own.
+const SCENE: &str = r#"
+[scenario]
+duration = "{duration}"
+warmup = "1s"
 [fleet]
 model_path = "../tiny-model"
 model_name = "tiny"
@@ -30,22 +18,39 @@ num_workers = 2
 block_size = 16
 discovery_backend = "file"
 timing_model = { type = "fixed", prefill_ms = 5.0, decode_ms = 10.0 }
+{fleet}
 "#;
+
+const FRONTEND: &str = r#"
+[frontend]
+command = ["python", "-m", "dynamo.frontend", "--http-host", "127.0.0.1", "--http-port", "{port}", "--namespace", "{namespace}",
+    "--router-mode", "kv", "--discovery-backend", "file"{flags}]
+env = { HF_HUB_OFFLINE = "1" }
+"#;
+
+/// A frontend's table, with flags of its own.
+fn frontend(flags: &str) -> String {
+    FRONTEND.replace("{flags}", flags)
+}
+
+/// A drill with the Python of 1.6.1 in the place of `python` passes; paths are taken from the gallery's directory.
+#[track_caller]
+fn passes(duration: &str, fleet: &str, rest: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/drills/x.toml");
+    let scene = SCENE.replace("{duration}", duration).replace("{fleet}", fleet);
+    let text = (scene + rest).replace("python", &Release::V1_6_1.python().display().to_string());
+    let scenario = Scenario::parse(&path, &text).expect("the drill can be read");
+    let report = run(&scenario, Options::default()).expect("the drill runs to its end");
+    eprintln!("{}", report.text());
+    assert_eq!(report.verdict, Verdict::Pass);
+    assert_eq!(report.errors().next(), None);
+}
 
 /// The load begins late, so that what the drill asks on its own behalf can be told from it.
 #[test]
 #[ignore = "needs a Dynamo frontend: scripts/test"]
 fn a_frontend_that_does_not_serve_its_index_is_judged_by_its_choices() {
-    passes(&format!(
-        r#"
-[scenario]
-duration = "14s"
-warmup = "1s"
-{FLEET}
-[frontend]
-command = ["python", "-m", "dynamo.frontend", "--http-host", "127.0.0.1", "--http-port", "{{port}}", "--namespace", "{{namespace}}",
-    "--router-mode", "kv", "--discovery-backend", "file"]
-env = {{ HF_HUB_OFFLINE = "1" }}
+    let rest = r#"
 [index]
 by = "choices"
 [[load]]
@@ -68,23 +73,14 @@ name = "no request is taken for one of a load's"
 expect = "requests reaching w0-w1 == 0 until 11s"
 [[check]]
 expect = "leaked anything == 0"
-"#
-    ));
+"#;
+    passes("14s", "", &(frontend("") + rest));
 }
 
 #[test]
 #[ignore = "needs a Dynamo frontend: scripts/test"]
 fn a_frontend_that_serves_its_index_is_asked_for_what_nobody_has_any_more() {
-    passes(&format!(
-        r#"
-[scenario]
-duration = "10s"
-warmup = "1s"
-{FLEET}
-[frontend]
-command = ["python", "-m", "dynamo.frontend", "--http-host", "127.0.0.1", "--http-port", "{{port}}", "--namespace", "{{namespace}}",
-    "--router-mode", "kv", "--discovery-backend", "file", "--serve-indexer"]
-env = {{ HF_HUB_OFFLINE = "1" }}
+    let rest = r#"
 [index]
 by = "served"
 
@@ -106,24 +102,16 @@ name = "all that it knows is phantom, and stays so"
 expect = "index_drift > 99% after clear + 1s until 8s"
 [[check]]
 expect = "index_drift > 99% after 8s"
-"#
-    ));
+"#;
+    passes("10s", "", &(frontend(", \"--serve-indexer\"") + rest));
 }
 
 #[test]
 #[ignore = "needs Dynamo's standalone indexer: scripts/test"]
 fn a_standalone_indexer_is_started_told_of_the_workers_and_compared() {
-    passes(&format!(
-        r#"
-[scenario]
-duration = "16s"
-warmup = "1s"
-{FLEET}
-zmq_kv_events_ports = "0,0"
-zmq_replay_ports = "0,0"
-
+    let rest = r#"
 [index]
-command = ["python", "-m", "dynamo.indexer", "--threads", "1", "--port", "{{port}}"]
+command = ["python", "-m", "dynamo.indexer", "--threads", "1", "--port", "{port}"]
 
 [[load]]
 rate = 10
@@ -153,6 +141,7 @@ expect = "index_drift == 0 after clear + 1500ms until restart"
 [[check]]
 name = "a worker that comes back is read again"
 expect = "index_drift < 1% after restart + 3s"
-"#
-    ));
+"#;
+    let streams = "zmq_kv_events_ports = \"0,0\"\nzmq_replay_ports = \"0,0\"";
+    passes("16s", streams, rest);
 }

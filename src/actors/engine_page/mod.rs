@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::engine_metrics::EngineMetrics;
 use super::gauge::{RankGauge, RankSnapshot};
 use crate::engine::EngineKind;
+use crate::types::Load;
 
 /// One rank on the page.
 pub(super) struct PageRank {
@@ -20,6 +21,8 @@ pub(super) struct PageRank {
     pub(super) block_size: u32,
     pub(super) model: Arc<str>,
     pub(super) gauge: Arc<RankGauge>,
+    /// Load to tell in place of the true one.
+    pub(super) told: Option<Load>,
     pub(super) metrics: Arc<EngineMetrics>,
 }
 
@@ -30,7 +33,9 @@ impl PageRank {
     }
 
     fn now(&self) -> RankSnapshot {
-        self.gauge.snapshot(String::new())
+        let mut now = self.gauge.snapshot(String::new());
+        now.load = self.told.unwrap_or(now.load);
+        now
     }
 
     fn worker_label(&self) -> String {

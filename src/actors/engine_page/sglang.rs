@@ -161,6 +161,7 @@ mod tests {
             block_size: 4,
             model: Arc::from("mock"),
             gauge: Arc::default(),
+            told: None,
             metrics: Arc::new(EngineMetrics::new(EngineKind::Sglang, 512)),
         }
     }

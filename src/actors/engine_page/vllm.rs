@@ -281,6 +281,7 @@ mod tests {
             block_size: 16,
             model: Arc::from("mock"),
             gauge: Arc::default(),
+            told: None,
             // As the recorded server's.
             metrics: Arc::new(EngineMetrics::new(EngineKind::Vllm, 512)),
         }

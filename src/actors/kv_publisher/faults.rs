@@ -10,6 +10,7 @@ use super::super::gust::{self, Gust};
 use super::KvPublisher;
 use crate::faults::draw::Dice;
 use crate::faults::kind::{AtSource, EventFault, StormFault};
+use crate::faults::table::InForce;
 use crate::transport::event_plane::journal::Journal;
 use crate::types::{KvEvent, LocalHash, SequenceHash, StoredBlock, TierEvent};
 
@@ -49,11 +50,18 @@ impl News<'_> {
 impl KvPublisher {
     /// As [`KvPublisher::publish`], through the faults.
     pub(super) fn publish_disturbed(&mut self, news: News<'_>, ctx: &mut Context<Self>) {
-        let faults = self.post.table().ask::<EventFault>();
-        for source in faults.iter().filter_map(EventFault::at_source) {
-            match source {
-                AtSource::Silent => return news.keep_quiet(&self.journal),
-                AtSource::Gap(ids) => self.journal.skip(ids),
+        let faults = self.post.table().draw::<EventFault>();
+        for fault in &faults {
+            match fault.at_source() {
+                Some(AtSource::Silent) => {
+                    fault.happened();
+                    return news.keep_quiet(&self.journal);
+                }
+                Some(AtSource::Gap(ids)) => {
+                    fault.happened();
+                    self.journal.skip(ids);
+                }
+                None => {}
             }
         }
         let dice = self.post.table().dice(SPOILED);
@@ -93,13 +101,14 @@ impl KvPublisher {
         if let Some(storm) = self.storm.take() {
             ctx.cancel_future(storm);
         }
-        let in_force = self.post.table().in_force::<StormFault>();
-        let Some((_, StormFault::Storm { per_s })) = in_force.first() else {
+        let Some(storm) = self.post.table().in_force::<StormFault>().pop() else {
             return;
         };
-        let mut gust = Gust::new(*per_s);
+        let StormFault::Storm { per_s } = *storm;
+        let mut gust = Gust::new(per_s);
         self.storm = Some(ctx.run_interval(gust::EVERY, move |publisher, ctx| {
             for _ in 0..gust.due() {
+                storm.happened();
                 publisher.blow(ctx);
             }
         }));
@@ -133,7 +142,7 @@ impl Handler<FaultsChanged> for KvPublisher {
 
     fn handle(&mut self, _: FaultsChanged, ctx: &mut Self::Context) {
         let in_force = self.post.table().in_force::<EventFault>();
-        let in_force: Vec<EventFault> = in_force.into_iter().map(|(_, fault)| fault).collect();
+        let in_force: Vec<EventFault> = in_force.into_iter().map(InForce::into_fault).collect();
         for message in self.spoiler.release(&in_force) {
             self.stream.send(&message, Clock::unix_ms());
         }

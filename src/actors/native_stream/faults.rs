@@ -2,19 +2,20 @@
 //!
 //! The same kinds as on the event plane ([`super::super::kv_publisher`]), with the stream's own means: what the plane does
 //! to event ids is done to the numbers of batches, and the ring of the replay socket stays true, but for gaps and silence.
-//! Batches name no publisher, so `stale_epoch` has nothing to change and lets them pass.
+//! Batches name no publisher, so `stale_epoch` has nothing to change: it is not asked for.
 
 use actix::prelude::*;
 use bytes::Bytes;
 
 use super::NativeStream;
 use crate::actors::clock::Clock;
-use crate::actors::event_ways::{Sent, Ways, corrupt};
+use crate::actors::event_ways::{Sent, Ways, corrupt, dropping};
 use crate::actors::fault_post::FaultsChanged;
 use crate::actors::gust::{self, Gust};
 use crate::actors::kv_spoiler::{parts_of, wrong};
 use crate::faults::draw::Dice;
 use crate::faults::kind::{AtSource, EventFault, InContent, StormFault};
+use crate::faults::table::{Due, InForce};
 use crate::transport::event_plane::native::{BatchEncoder, NativeEvent};
 use crate::types::{DpRank, HashSalt, SequenceHash, Token};
 
@@ -51,14 +52,17 @@ impl NativeStream {
 
     /// As [`NativeStream::publish`], through the faults.
     pub(super) fn publish_disturbed(&mut self, events: &[NativeEvent], ctx: &mut Context<Self>) {
-        let faults = self.parts.faults.table().ask::<EventFault>();
-        for source in faults.iter().filter_map(EventFault::at_source) {
-            match source {
-                AtSource::Silent => return,
-                AtSource::Gap(ids) => {
+        let here = |fault: &EventFault| !matches!(fault, EventFault::StaleEpoch {});
+        let faults = self.parts.faults.table().draw_of(here);
+        for fault in &faults {
+            match fault.at_source() {
+                Some(AtSource::Silent) => return fault.happened(),
+                Some(AtSource::Gap(ids)) => {
+                    fault.happened();
                     let numbers = &self.parts.next_sequence;
                     numbers.fetch_add(ids, std::sync::atomic::Ordering::Relaxed);
                 }
+                None => {}
             }
         }
         let sequence = self.next_sequence();
@@ -74,18 +78,29 @@ impl NativeStream {
             None => truth,
         };
         let mut number = sequence;
-        for content in faults.iter().filter_map(EventFault::in_content) {
-            match content {
-                InContent::Renumber(first) => {
+        let arrives = dropping(&faults).is_none();
+        for fault in &faults {
+            let changed = match fault.in_content() {
+                Some(InContent::Renumber(first)) => {
                     let offset = *self.faults.offset.get_or_insert(first.wrapping_sub(sequence));
                     number = sequence.wrapping_add(offset);
+                    number != sequence
                 }
-                InContent::Corrupt => batch = corrupt(&batch, dice),
-                InContent::WrongHash
-                | InContent::WrongParent
-                | InContent::WrongRank(_)
-                | InContent::WrongBlockSize(_)
-                | InContent::DuplicateHash => {}
+                Some(InContent::Corrupt) => {
+                    batch = corrupt(&batch, dice);
+                    true
+                }
+                Some(
+                    InContent::WrongHash
+                    | InContent::WrongParent
+                    | InContent::WrongRank(_)
+                    | InContent::WrongBlockSize(_)
+                    | InContent::DuplicateHash,
+                )
+                | None => false,
+            };
+            if changed && arrives {
+                fault.happened();
             }
         }
         for sent in self.faults.ways.pass((number, batch), &faults, dice) {
@@ -104,13 +119,14 @@ impl NativeStream {
         if let Some(storm) = self.faults.storm.take() {
             ctx.cancel_future(storm);
         }
-        let in_force = self.parts.faults.table().in_force::<StormFault>();
-        let Some((_, StormFault::Storm { per_s })) = in_force.first() else {
+        let Some(storm) = self.parts.faults.table().in_force::<StormFault>().pop() else {
             return;
         };
-        let mut gust = Gust::new(*per_s);
+        let StormFault::Storm { per_s } = *storm;
+        let mut gust = Gust::new(per_s);
         self.faults.storm = Some(ctx.run_interval(gust::EVERY, move |stream, ctx| {
             for _ in 0..gust.due() {
+                storm.happened();
                 stream.blow(ctx);
             }
         }));
@@ -143,12 +159,19 @@ impl NativeStream {
 fn spoil(
     mut encoder: BatchEncoder,
     events: &[NativeEvent],
-    faults: &[EventFault],
+    faults: &[Due<EventFault>],
     dice: Dice,
 ) -> Option<(BatchEncoder, Vec<NativeEvent>)> {
+    let arrives = dropping(faults).is_none();
     let mut spoiled = None;
-    for content in faults.iter().filter_map(EventFault::in_content) {
+    for fault in faults {
+        let Some(content) = fault.in_content() else { continue };
         let events = || events.to_vec();
+        let said = |encoder: &BatchEncoder, spoiled: &Option<Vec<NativeEvent>>| {
+            let events = spoiled.clone().unwrap_or_else(events);
+            (encoder.rank, encoder.block_size, events)
+        };
+        let before = said(&encoder, &spoiled);
         match content {
             InContent::WrongRank(rank) => {
                 encoder.rank = DpRank(rank);
@@ -176,6 +199,9 @@ fn spoil(
             InContent::DuplicateHash => list_twice(spoiled.get_or_insert_with(events), encoder.block_size),
             // Of the batch, not of what it says.
             InContent::Renumber(_) | InContent::Corrupt => {}
+        }
+        if arrives && said(&encoder, &spoiled) != before {
+            fault.happened();
         }
     }
     spoiled.map(|events| (encoder, events))
@@ -215,7 +241,7 @@ impl Handler<FaultsChanged> for NativeStream {
 
     fn handle(&mut self, _: FaultsChanged, ctx: &mut Self::Context) {
         let in_force = self.parts.faults.table().in_force::<EventFault>();
-        let in_force: Vec<EventFault> = in_force.into_iter().map(|(_, fault)| fault).collect();
+        let in_force: Vec<EventFault> = in_force.into_iter().map(InForce::into_fault).collect();
         let in_content = || in_force.iter().filter_map(EventFault::in_content);
         if !in_content().any(|content| matches!(content, InContent::Renumber(_))) {
             self.faults.offset = None;
@@ -256,12 +282,19 @@ mod tests {
     }
 
     fn spoiled(fault: EventFault) -> (BatchEncoder, Vec<NativeEvent>) {
-        spoil(encoder(), &events(), &[fault], Dice::new(1, 1)).unwrap()
+        let fault = Due::alone(fault);
+        let spoiled = spoil(encoder(), &events(), std::slice::from_ref(&fault), Dice::new(1, 1)).unwrap();
+        assert_eq!(fault.count(), 1);
+        spoiled
     }
 
     #[test]
     fn what_a_batch_says_is_changed_the_same_way_for_stores_and_removals() {
-        assert!(spoil(encoder(), &events(), &[EventFault::Drop {}], Dice::new(1, 1)).is_none());
+        let lost = [Due::alone(EventFault::Drop {})];
+        assert!(spoil(encoder(), &events(), &lost, Dice::new(1, 1)).is_none());
+        let own = [Due::alone(EventFault::WrongRank { rank: 0 })];
+        assert!(spoil(encoder(), &events(), &own, Dice::new(1, 1)).is_some());
+        assert_eq!(own[0].count(), 0, "the rank is the right one");
         let (wrong_rank, same) = spoiled(EventFault::WrongRank { rank: 5 });
         assert_eq!((wrong_rank.rank, same), (DpRank(5), events()));
         let (_, wrong) = spoiled(EventFault::WrongHash {});

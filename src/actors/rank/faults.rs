@@ -7,7 +7,8 @@ use actix::prelude::*;
 
 use super::super::fault_post::{FaultPost, FaultsChanged};
 use super::{Activity, Rank};
-use crate::faults::kind::{CapacityFault, ConditionFault, PassFault, Told};
+use crate::faults::FaultId;
+use crate::faults::kind::{CapacityFault, ConditionFault, MetricsFault, PassFault, Told};
 use crate::types::SimTime;
 
 /// A rank's view of its worker's faults.
@@ -15,28 +16,55 @@ pub(super) struct RankFaults {
     pub(super) post: Arc<FaultPost>,
     /// No pass starts or ends.
     pub(super) hangs: bool,
+    /// Because of this fault.
+    hung_by: Option<FaultId>,
     /// Blocks that are lost, as the faults say, and as the engine was told.
     lost: Loss,
     told: Loss,
+    /// What has taken blocks away.
+    robbed_by: Option<FaultId>,
     /// Passes that had a random extra.
     drawn: u64,
 }
 
 impl RankFaults {
     pub(super) fn new(post: Arc<FaultPost>) -> Self {
-        let (hangs, lost) = (post.hangs(), lost(&post));
-        Self {
+        let mut faults = Self {
             post,
-            hangs,
-            lost,
+            hangs: false,
+            hung_by: None,
+            lost: Loss::default(),
             told: Loss::default(),
+            robbed_by: None,
             drawn: 0,
-        }
+        };
+        faults.look_again();
+        faults
     }
 
     fn look_again(&mut self) {
-        self.hangs = self.post.hangs();
+        let hang = self.post.hang();
+        self.hangs = hang.is_some();
+        if let Some(hang) = hang.as_ref().filter(|hang| self.hung_by != Some(hang.id())) {
+            hang.happened();
+        }
+        self.hung_by = hang.map(|hang| hang.id());
         self.lost = lost(&self.post);
+    }
+
+    /// Whether something is made of load figures.
+    pub(super) fn spin_the_load(&self) -> bool {
+        !self.post.table().is_quiet::<MetricsFault>()
+    }
+
+    /// Blocks have been taken away.
+    fn note_loss(&mut self) {
+        let Some(fault) = self.post.table().in_force::<CapacityFault>().pop() else {
+            return;
+        };
+        if self.robbed_by.replace(fault.id()) != Some(fault.id()) {
+            fault.happened();
+        }
     }
 
     /// When a pass ends that began at `began` and would end at `ends_at`.
@@ -87,7 +115,7 @@ impl Loss {
 
 fn lost(post: &FaultPost) -> Loss {
     let standing = post.table().in_force::<CapacityFault>().into_iter();
-    standing.fold(Loss::default(), |loss, (_, fault)| match fault {
+    standing.fold(Loss::default(), |loss, fault| match *fault {
         CapacityFault::LoseCapacity { share, blocks } => Loss {
             share: loss.share.max(share.unwrap_or(0.0)),
             blocks: loss.blocks.max(blocks.unwrap_or(0)),
@@ -107,9 +135,13 @@ impl Rank {
 
     #[cold]
     fn lose_blocks(&mut self) {
-        let total = self.engine.load().total_blocks + self.engine.withheld();
+        let before = self.engine.withheld();
+        let total = self.engine.load().total_blocks + before;
         let wanted = self.faults.lost.of(total);
         let events = self.engine.withhold(wanted);
+        if self.engine.withheld() > before {
+            self.faults.note_loss();
+        }
         if self.engine.withheld() == wanted {
             self.faults.told = self.faults.lost;
         }
@@ -117,11 +149,14 @@ impl Rank {
     }
 }
 
-/// Time that starts of a worker take longer for.
+/// Time that a start of a worker takes longer for: asked once for each.
 pub(in super::super) fn slower_start(post: &FaultPost) -> Duration {
     let standing = post.table().in_force::<ConditionFault>().into_iter();
-    let extra = standing.map(|(_, fault)| match fault {
-        ConditionFault::SlowStart { ms } => millis(ms),
+    let extra = standing.map(|fault| match *fault {
+        ConditionFault::SlowStart { ms } => {
+            fault.happened();
+            millis(ms)
+        }
         ConditionFault::Hang {} => Duration::ZERO,
     });
     extra.sum()

@@ -225,6 +225,7 @@ impl Rendezvous {
                     if !said {
                         return self.fail(handoff, "destination does not listen", ctx);
                     }
+                    room.trouble.says();
                 }
                 Step::TransferUntil(ends_at) => {
                     room.transfer = Some(self.parts.gauge.transfer());
@@ -329,7 +330,7 @@ impl Rendezvous {
         let theirs = kind(&theirs.engine_type, theirs.order);
         if self.disagreements.is_new(&theirs) {
             let actor = self.parts.path;
-            tracing::warn!(%actor, engine = ours, %theirs, "a decode worker of another engine cannot take KV from here; said once");
+            tracing::warn!(%actor, engine = %ours, %theirs, "a decode worker of another engine cannot take KV from here; said once");
         }
         format!("{MISMATCH}: the prefill worker has {ours}, the decode worker {theirs}")
     }
@@ -410,7 +411,7 @@ impl Handler<Held> for Rendezvous {
         let Some(room) = self.rooms.get_mut(&handoff) else {
             return;
         };
-        match room.trouble.when_ready {
+        match room.trouble.ends() {
             WhenReady::Said { late } if late.is_zero() => self.ready(handoff, held.at, held.prompt_tokens, ctx),
             WhenReady::Said { late } => {
                 ctx.run_later(late, move |rendezvous, ctx| {

@@ -189,8 +189,8 @@ impl Worker {
             ForwardPasses::new(stream, group.data_parallel_size)
         });
         let stream = EventPublisher::new(plane, scope, Topic::KvMetrics, self.reporter.publisher_id);
-        let reporter =
-            MetricsReporter::new(self.instance, stream, forward, Arc::clone(&self.entry.faults), liveness).start();
+        let (told, faults) = (Arc::clone(&self.entry.told), Arc::clone(&self.entry.faults));
+        let reporter = MetricsReporter::new(self.instance, stream, forward, told, faults, liveness).start();
         self.reporter.actor = Some(reporter.clone());
         for rank in self.ranks.iter().filter_map(|slot| slot.actor.as_ref()) {
             rank.do_send(Connect {

@@ -109,5 +109,7 @@ impl Drop for Worker {
         if !self.left {
             self.sockets.crash();
         }
+        // Connections that all workers share outlive this one; what it has spoiled there ends with it.
+        self.entry.faults.mending().mend();
     }
 }

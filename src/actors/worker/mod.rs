@@ -168,7 +168,10 @@ impl Actor for Worker {
             self.shared.max_open_requests,
             self.shared.dialer.clone(),
         )
-        .disturbed_by(Arc::clone(self.entry.faults.table()));
+        .disturbed_by(
+            Arc::clone(self.entry.faults.table()),
+            Arc::clone(self.entry.faults.mending()),
+        );
         if self.plan.group.role == WorkerRole::Prefill {
             generate = generate.of_prefill(serde_json::json!({"prefill_worker": self.plan.id.to_string()}));
         }

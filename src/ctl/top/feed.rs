@@ -2,7 +2,6 @@
 //!
 //! Names come once; a sample is columns of numbers. So a frame costs neither side a request, and about 80 bytes per worker.
 
-use std::io::{BufRead, BufReader, Read};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
@@ -10,10 +9,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::super::client::{Client, ClientError};
+use super::super::events::Events;
 use crate::actors::row::Columns;
-
-/// Longest event: columns of tens of thousands of workers.
-const MAX_EVENT_BYTES: u64 = 64 << 20;
 
 /// Wait before a stream that has ended is asked for again.
 const RETRY: Duration = Duration::from_secs(1);
@@ -53,45 +50,6 @@ pub(super) enum News {
     Gone(String),
 }
 
-/// Server-sent events, each its name and its data.
-struct Events<R> {
-    reader: BufReader<R>,
-}
-
-impl<R: Read> Events<R> {
-    fn new(reader: R) -> Self {
-        Self {
-            reader: BufReader::new(reader),
-        }
-    }
-
-    /// The next one; `None` when the stream has ended.
-    fn next(&mut self) -> std::io::Result<Option<(String, String)>> {
-        let (mut name, mut data) = (String::new(), String::new());
-        let mut line = String::new();
-        let mut left = MAX_EVENT_BYTES;
-        loop {
-            line.clear();
-            let read = (&mut self.reader).take(left).read_line(&mut line)?;
-            left -= read as u64;
-            if left == 0 {
-                return Err(std::io::Error::other("an event without an end"));
-            }
-            if read == 0 {
-                return Ok(None);
-            }
-            let text = line.trim_end_matches(['\r', '\n']);
-            if let Some(word) = text.strip_prefix("event:") {
-                word.trim().clone_into(&mut name);
-            } else if let Some(rest) = text.strip_prefix("data:") {
-                data.push_str(rest.trim_start());
-            } else if text.is_empty() && !data.is_empty() {
-                return Ok(Some((name, data)));
-            }
-        }
-    }
-}
-
 fn read(name: &str, data: &str) -> Result<Option<News>, serde_json::Error> {
     Ok(match name {
         "names" => Some(News::Names(serde_json::from_str(data)?)),
@@ -116,10 +74,7 @@ pub(super) fn follow_once(
     limit: Option<usize>,
     mut news: impl FnMut(News) -> bool,
 ) -> Result<(), ClientError> {
-    let not_a_fleet = |reason: String| ClientError::NotAFleet {
-        url: client.url().to_owned(),
-        reason,
-    };
+    let not_a_fleet = |reason: String| client.not_a_fleet(reason);
     let query = [("workers", "columns".to_owned()), ("every_ms", every_ms.to_string())];
     let mut events = Events::new(client.stream("/v1/live", &query)?);
     let mut samples = 0;
@@ -154,7 +109,7 @@ pub(super) fn follow(client: &Client, every_ms: u64, news: &Sender<News>, stop: 
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use std::io::{BufRead, BufReader, Write};
     use std::net::TcpListener;
 
     use super::*;
@@ -220,14 +175,5 @@ mod tests {
         assert_eq!(seen.len(), 20);
         assert!(seen.iter().all(|(workers, _)| *workers == WORKERS));
         assert_eq!(server.join().unwrap(), (1, true), "one request, and nobody asks again");
-    }
-
-    #[test]
-    fn an_event_without_an_end_is_given_up() {
-        let endless = std::io::repeat(b'x');
-        let error = Events::new(endless).next().unwrap_err();
-        assert!(error.to_string().contains("without an end"));
-        let mut cut = Events::new(&b"event: sample\ndata: {}"[..]);
-        assert!(cut.next().unwrap().is_none());
     }
 }

@@ -16,8 +16,7 @@ use crate::actors::path::ActorPath;
 use crate::drill::client;
 use crate::drill::error::DrillError;
 use crate::drill::process::{Process, Surroundings, wait_ready};
-use crate::drill::scenario::frontend::READY_WITHIN;
-use crate::drill::scenario::index::Indexer as Written;
+use crate::drill::scenario::server::Server;
 use crate::drill::truth::{Compared, Comparing, GRACE, Truth};
 use crate::truth::RankId;
 use crate::truth::drift;
@@ -44,17 +43,17 @@ async fn look(authority: &str) -> Result<(), String> {
 impl Standalone {
     /// One that reads the streams of all workers that are there.
     pub(super) async fn start(
-        written: &Written,
+        server: &Server,
         control: &Control,
         surroundings: Surroundings<'_>,
     ) -> Result<Self, DrillError> {
-        let (url, process) = match written {
-            Written::Url(url) => {
+        let (url, process) = match server {
+            Server::Url { url, ready_within } => {
                 let authority = url.trim_start_matches("http://");
                 let (what, tell) = (surroundings.what, surroundings.tell);
                 let ready = wait_ready(
                     (what, tell),
-                    READY_WITHIN.duration(),
+                    ready_within.duration(),
                     async || look(authority).await,
                     || None,
                 );
@@ -63,7 +62,7 @@ impl Standalone {
                     .map_err(|why| DrillError::Frontend(format!("{url}: {why}")))?;
                 (url.clone(), None)
             }
-            Written::Command(command) => {
+            Server::Command(command) => {
                 let process = Process::start(surroundings, command, look).await?;
                 (format!("http://{}", process.authority), Some(process))
             }

@@ -11,7 +11,7 @@ use self::indexer::Standalone;
 pub use self::served::Served;
 use super::error::DrillError;
 use super::process::Surroundings;
-use super::scenario::index::Index;
+use super::scenario::index::Way;
 use super::truth::Truth;
 use crate::actors::control::Control;
 use crate::config::Config;
@@ -21,16 +21,15 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The witness that a scenario names. `router`: address of the frontend, if there is one.
 pub(super) async fn witness(
-    index: &Index,
+    way: &Way,
     router: Option<&str>,
     (config, seed, control): (&Config, u64, &Control),
     surroundings: Surroundings<'_>,
 ) -> Result<Option<Box<dyn Truth>>, DrillError> {
-    Ok(match index {
-        // One that is not served says nothing, and is not judged unless the scenario asks for it.
-        Index::Any | Index::Served => Some(Box::new(Served)),
-        Index::Indexer(indexer) => Some(Box::new(Standalone::start(indexer, control, surroundings).await?)),
-        Index::Choices => {
+    Ok(match way {
+        Way::Served => Some(Box::new(Served)),
+        Way::Indexer(server) => Some(Box::new(Standalone::start(server, control, surroundings).await?)),
+        Way::Choices => {
             let choices = router.map(|router| ByChoices::new(router, config, seed)).transpose();
             choices
                 .map_err(DrillError::Input)?

@@ -94,23 +94,28 @@ impl Report {
     }
 
     /// One that did not run to its end: what was seen up to then.
-    pub fn unfinished(scenario: &Scenario, record: Option<Record>, error: String, took: Duration) -> Self {
+    pub fn unfinished(scenario: &Scenario, record: Record, error: String, took: Duration) -> Self {
         Self {
             name: scenario.name.clone(),
             description: scenario.description.clone(),
             verdict: Verdict::Error,
             error: Some(error),
             judgements: Vec::new(),
-            record: record.unwrap_or_default(),
+            record,
             took,
         }
     }
 
-    /// One that never began.
-    pub fn not_run(scenario: &Scenario, why: &str) -> Self {
+    /// One that never began; `seed` is that which it would have had.
+    pub fn not_run(scenario: &Scenario, seed: u64, why: &str) -> Self {
         Self {
             verdict: Verdict::NotRun,
-            ..Self::unfinished(scenario, None, format!("not run: {why}"), Duration::ZERO)
+            ..Self::unfinished(
+                scenario,
+                Record::unseen(seed),
+                format!("not run: {why}"),
+                Duration::ZERO,
+            )
         }
     }
 

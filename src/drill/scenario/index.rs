@@ -4,36 +4,43 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::frontend::{Command, READY_WITHIN, check_url, command};
+use super::server::{self, Server};
 use super::span::Span;
 use super::words::Words;
 
-/// The witness.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub enum Index {
-    /// The frontend's own index where it serves it; elsewhere the drift is not judged.
-    #[default]
-    Any,
+/// Who is asked, and what it means that nobody answers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Index {
+    /// Who.
+    pub way: Way,
+    /// Drift that cannot be asked is not judged; otherwise its checks fail.
+    pub is_optional: bool,
+}
+
+/// How it is found out what is believed.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Way {
     /// The frontend's own index, which it serves.
     Served,
     /// What the frontend says of prompts that it is sent.
     Choices,
     /// Dynamo's standalone indexer, which reads the workers' native streams.
-    Indexer(Indexer),
+    Indexer(Server),
 }
 
-/// How a standalone indexer is had.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Indexer {
-    /// It runs already.
-    Url(String),
-    /// The drill starts it and ends it.
-    Command(Command),
+/// Where the scenario names nobody: the frontend's own index, if it serves it.
+impl Default for Index {
+    fn default() -> Self {
+        Self {
+            way: Way::Served,
+            is_optional: true,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Way {
+enum By {
     Served,
     Indexer,
     Choices,
@@ -42,7 +49,8 @@ enum Way {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Written {
-    by: Option<Way>,
+    by: Option<By>,
+    // A flattened struct would let unknown keys pass.
     url: Option<String>,
     command: Option<Words>,
     #[serde(default)]
@@ -52,25 +60,35 @@ pub(super) struct Written {
 
 impl Written {
     pub(super) fn read(self) -> Result<Index, String> {
-        let has_address = self.url.is_some() || self.command.is_some();
-        match (self.by, has_address) {
-            (Some(Way::Served | Way::Choices), true) => {
-                Err("url and command are of an indexer: say by = \"indexer\", or leave them out".to_owned())
+        let Self {
+            by,
+            url,
+            command,
+            env,
+            ready_within,
+        } = self;
+        let server = server::Written {
+            url,
+            command,
+            env,
+            ready_within,
+        };
+        let way = match (by, server.read()?) {
+            (Some(By::Served | By::Choices), Some(_)) => {
+                return Err("url and command are of an indexer: say by = \"indexer\", or leave them out".to_owned());
             }
-            (Some(Way::Served), false) => Ok(Index::Served),
-            (Some(Way::Choices), false) => Ok(Index::Choices),
-            (Some(Way::Indexer), false) => Err("an indexer needs url or command".to_owned()),
-            (None, false) => Err("say by = \"served\" or \"choices\", or the url or command of an indexer".to_owned()),
-            (Some(Way::Indexer) | None, true) => match (self.url, self.command) {
-                (Some(_), Some(_)) => Err("url and command exclude each other".to_owned()),
-                (Some(url), None) => check_url(&url).map(|url| Index::Indexer(Indexer::Url(url))),
-                (None, words) => {
-                    let words = words.map_or_else(|| Ok(Vec::new()), Words::split)?;
-                    let ready_within = self.ready_within.unwrap_or(READY_WITHIN);
-                    command(words, self.env, ready_within).map(|command| Index::Indexer(Indexer::Command(command)))
-                }
-            },
-        }
+            (Some(By::Served), None) => Way::Served,
+            (Some(By::Choices), None) => Way::Choices,
+            (Some(By::Indexer), None) => return Err("an indexer needs url or command".to_owned()),
+            (Some(By::Indexer) | None, Some(server)) => Way::Indexer(server),
+            (None, None) => {
+                return Err("say by = \"served\" or \"choices\", or the url or command of an indexer".to_owned());
+            }
+        };
+        Ok(Index {
+            way,
+            is_optional: false,
+        })
     }
 }
 
@@ -78,19 +96,20 @@ impl Written {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Index, String> {
-        toml::from_str::<Written>(text)
-            .map_err(|error| error.to_string())?
-            .read()
+    fn read(text: &str) -> Result<Way, String> {
+        let written = toml::from_str::<Written>(text).map_err(|error| error.to_string())?;
+        let index = written.read()?;
+        assert!(!index.is_optional, "a witness that is named has to answer");
+        Ok(index.way)
     }
 
     #[test]
     fn an_index_is_served_or_inferred_or_of_an_indexer() {
-        assert_eq!(read("by = \"served\""), Ok(Index::Served));
-        assert_eq!(read("by = \"choices\""), Ok(Index::Choices));
-        let url = Indexer::Url("http://127.0.0.1:8090".to_owned());
-        assert_eq!(read("url = \"http://127.0.0.1:8090/\""), Ok(Index::Indexer(url)));
-        let Ok(Index::Indexer(Indexer::Command(command))) = read("command = \"indexer --port {port}\"") else {
+        assert_eq!(read("by = \"served\""), Ok(Way::Served));
+        assert_eq!(read("by = \"choices\""), Ok(Way::Choices));
+        let url = Server::from_url("http://127.0.0.1:8090").unwrap();
+        assert_eq!(read("url = \"http://127.0.0.1:8090/\""), Ok(Way::Indexer(url)));
+        let Ok(Way::Indexer(Server::Command(command))) = read("command = \"indexer --port {port}\"") else {
             panic!("a command");
         };
         assert_eq!(command.words, ["indexer", "--port", "{port}"]);
@@ -101,6 +120,7 @@ mod tests {
             ("url = \"http://a:1\"\ncommand = \"x {port}\"", "exclude each other"),
             ("command = \"x\"", "{port}"),
             ("by = \"dump\"", "unknown variant"),
+            ("by = \"served\"\nport = 1", "unknown field"),
         ] {
             let error = read(text).unwrap_err();
             assert!(error.contains(words), "{text}: {error}");

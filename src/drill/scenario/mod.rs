@@ -30,10 +30,10 @@
 //! expect = "error_rate < 1%"
 //! ```
 
-pub mod frontend;
 pub mod index;
 pub mod load;
 pub mod program;
+pub mod server;
 pub mod span;
 pub mod step;
 pub mod words;
@@ -42,10 +42,10 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use self::frontend::Frontend;
 use self::index::Index;
 use self::load::Load;
 use self::program::Program;
+use self::server::Server;
 use self::span::Span;
 use self::step::{Action, Step};
 use crate::config::layers::unknown_of;
@@ -80,8 +80,8 @@ pub struct Scenario {
     pub settle: Span,
     /// The fleet.
     pub fleet: Fleet,
-    /// The router.
-    pub frontend: Frontend,
+    /// The router; `None`: loads go straight at the workers.
+    pub frontend: Option<Server>,
     /// Whom `index_drift` asks.
     pub index: Index,
     /// Loads of the drill's own.
@@ -111,7 +111,7 @@ struct Written {
     scenario: Head,
     #[serde(default)]
     fleet: toml::Table,
-    frontend: Option<frontend::Written>,
+    frontend: Option<server::Written>,
     index: Option<index::Written>,
     #[serde(default)]
     load: Vec<Load>,
@@ -180,10 +180,8 @@ impl Scenario {
             Some(toml::Value::String(file)) => Some(path.parent().unwrap_or(Path::new(".")).join(file)),
             Some(_) => return Err("fleet.config must be the name of a file".to_owned()),
         };
-        let frontend = written.frontend.map(frontend::Written::read).transpose();
-        let frontend = frontend
-            .map_err(|why| format!("[frontend]: {why}"))?
-            .unwrap_or(Frontend::None);
+        let frontend = written.frontend.map(server::Written::read).transpose();
+        let frontend = frontend.map_err(|why| format!("[frontend]: {why}"))?.flatten();
         let index = written.index.map(index::Written::read).transpose();
         let index = index.map_err(|why| format!("[index]: {why}"))?.unwrap_or_default();
         let (loads, programs) = name_loads(written.load)?;
@@ -386,7 +384,7 @@ mod tests {
         let marks: Vec<_> = scenario.steps.iter().map(|step| step.mark.as_str()).collect();
         assert_eq!(marks, ["crash", "back"]);
         assert_eq!(scenario.first_disturbance(), Some(Span(4.0)));
-        assert!(matches!(&scenario.frontend, Frontend::Command(command) if command.words.len() == 3));
+        assert!(matches!(&scenario.frontend, Some(Server::Command(command)) if command.words.len() == 3));
         assert_eq!(scenario.fleet.keys.len(), 3);
     }
 

@@ -181,10 +181,12 @@ impl Sglang {
                 self.plan(at);
             }
         }
-        // The pages that the last tokens fill are cached when all others are.
+        // The pages that the last tokens fill are cached when all others are; those of a source when it is released.
         for at in ended {
-            if !self.rules.is_real() {
-                self.complete_page(at);
+            match (self.rules.is_real(), self.slots[at].keeps_pages) {
+                (true, _) => {}
+                (false, true) => self.tell_page(at),
+                (false, false) => self.complete_page(at),
             }
             self.retire(at);
         }
@@ -193,20 +195,26 @@ impl Sglang {
 
     /// The emulator caches the complete pages of a request with each token that completes one, and with its first.
     pub(super) fn complete_page(&mut self, at: u32) {
+        let slot = &self.slots[at];
+        if slot.sequence.computed / self.rules.page > slot.cached {
+            self.tell_page(at);
+            self.share(at);
+        }
+    }
+
+    /// Tells of the page that the newest token completes, if it does.
+    fn tell_page(&mut self, at: u32) {
         let page = self.rules.page;
         let slot = &mut self.slots[at];
         let (held, full) = (slot.sequence.computed, slot.sequence.computed / page);
-        if !self.rules.prefix_caching || full <= slot.cached {
+        if !self.rules.prefix_caching || full <= slot.cached || !held.is_multiple_of(page) {
             return;
         }
-        if held.is_multiple_of(page) {
-            self.hasher.block(&mut slot.sequence, full - 1);
-            self.note_contents(at, full - 1..full);
-            let pages = self.slots[at].sequence.hashed(full);
-            let parent = (full > 1).then(|| pages[full as usize - 2].block_hash);
-            self.cache.hold(parent, &pages[full as usize - 1..]);
-        }
-        self.share(at);
+        self.hasher.block(&mut slot.sequence, full - 1);
+        self.note_contents(at, full - 1..full);
+        let pages = self.slots[at].sequence.hashed(full);
+        let parent = (full > 1).then(|| pages[full as usize - 2].block_hash);
+        self.cache.hold(parent, &pages[full as usize - 1..]);
     }
 
     /// Makes room for the next token of everybody, sending requests back to the queue while there is too little.

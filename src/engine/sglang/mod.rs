@@ -381,16 +381,17 @@ impl Engine for Sglang {
     fn step_into(&mut self, now: SimTime, pass: &mut Pass) -> bool {
         self.use_pass_end(now);
         loop {
+            let idles = self.rules.passes_idle() && (!self.waiting.is_empty() || self.prefill_rests > 0);
             let worked = self.try_step(now, pass);
             if self.grouped {
-                return worked || (self.rules.passes_idle() && self.reserve_idle());
+                return worked || (idles && self.reserve_idle());
             }
             let outcome = GroupOutcome {
                 prefilled: pass.forward.prefill_tokens > 0,
                 worked,
             };
             if !self.end_round(outcome) || worked {
-                return worked || (self.rules.passes_idle() && self.reserve_idle());
+                return worked || (idles && self.reserve_idle());
             }
         }
     }

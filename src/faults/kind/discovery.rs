@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::param::{self, Param};
 use super::{GateFault, Kind, KindInfo, Layer};
 
 gate! {
@@ -16,14 +17,14 @@ gate! {
         /// The model card disappears and comes back, again and again.
         CardChurn = "card_churn" {
             /// Time between two changes, ms.
-            period_ms: f64,
+            period_ms: f64 as param::PERIOD_MS,
         }
         /// A second source claims the KV events of each rank.
         DuplicateSource = "duplicate_source" {}
         /// The worker signs off and registers again, again and again.
         RegistrationStorm = "registration_storm" {
             /// Time between two registrations, ms.
-            period_ms: f64,
+            period_ms: f64 as param::PERIOD_MS,
         }
     }
 }

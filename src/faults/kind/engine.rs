@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::param::{self, Param, Values};
 use super::{GateFault, Kind, KindInfo, Layer, injected, is_false, is_zero};
 
 /// Whether and how a cleared cache is told.
@@ -22,18 +23,18 @@ gate! {
     Pass(PassFault, Engine, 2) {
         /// Passes take a multiple of their time.
         Slow = "slow" {
-            /// Multiple; below 1 is faster.
-            factor: f64,
+            /// Multiple; below 1 is faster, 0: no time at all.
+            factor: f64 as param::TIMES,
         }
         /// A pass takes so much longer, ms.
         Stall = "stall" {
             /// Extra time, ms.
-            ms: f64,
+            ms: f64 as param::SOME_MS,
         }
         /// Each pass takes longer by a random time, uniform up to so much, ms.
         Jitter = "jitter" {
             /// Most extra time, ms.
-            ms: f64,
+            ms: f64 as param::SOME_MS,
         }
     }
 }
@@ -53,10 +54,10 @@ gate! {
         Reject = "reject" {
             /// Text of the error.
             #[serde(default = "injected")]
-            message: String,
+            message: String as Values::Text,
             /// Blame the request (400) instead of the worker.
             #[serde(default, skip_serializing_if = "is_false")]
-            invalid: bool,
+            invalid: bool as Values::Flag,
         }
     }
 }
@@ -68,10 +69,10 @@ gate! {
         LoseCapacity = "lose_capacity" {
             /// Share, from 0 to 1; or `blocks`.
             #[serde(default, skip_serializing_if = "Option::is_none")]
-            share: Option<f64>,
+            share: Option<f64> as param::SHARE,
             /// Blocks; or `share`.
             #[serde(default, skip_serializing_if = "Option::is_none")]
-            blocks: Option<u32>,
+            blocks: Option<u32> as param::SOME_BLOCKS,
         }
     }
 }
@@ -83,11 +84,27 @@ gate! {
         ClearCache = "clear_cache" {
             /// Whether routers are told: `with`, `without` or `late`.
             #[serde(default)]
-            event: Told,
+            event: Told as Values::Word(Told::WORDS),
             /// How late, ms.
             #[serde(default, skip_serializing_if = "is_zero")]
-            late_ms: f64,
+            late_ms: f64 as param::MS,
         }
+    }
+}
+
+impl Told {
+    /// How they are written.
+    pub(super) const WORDS: &[&str] = &["with", "without", "late"];
+}
+
+impl PurgeFault {
+    /// What holds for its parameters together.
+    pub(super) fn check(&self) -> Result<(), &'static str> {
+        let Self::ClearCache { event, late_ms } = self;
+        if *event != Told::Late && *late_ms > 0.0 {
+            return Err("late_ms goes with event=late");
+        }
+        Ok(())
     }
 }
 

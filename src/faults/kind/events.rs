@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::param::{self, Param};
 use super::{GateFault, Kind, KindInfo, Layer, is_zero, one};
 
 fn two() -> u32 {
@@ -21,20 +22,20 @@ gate! {
         Duplicate = "duplicate" {
             /// Extra copies.
             #[serde(default = "one")]
-            copies: u32,
+            copies: u32 as param::COPIES,
         }
         /// Messages are sent in windows of so many, each window in random order.
         Reorder = "reorder" {
             /// Messages in a window.
-            window: u32,
+            window: u32 as param::WINDOW,
         }
         /// The message is late; those after it may overtake it.
         Delay = "delay" {
             /// Delay, ms.
-            ms: f64,
+            ms: f64 as param::MS,
             /// Random extra delay, uniform up to so much, ms.
             #[serde(default, skip_serializing_if = "is_zero")]
-            jitter_ms: f64,
+            jitter_ms: f64 as param::MS,
         }
         /// Messages are held, and released in order when the fault ends.
         Hold = "hold" {}
@@ -48,13 +49,13 @@ gate! {
         WrongRank = "wrong_rank" {
             /// That rank.
             #[serde(default = "one")]
-            rank: u32,
+            rank: u32 as param::RANK,
         }
         /// Blocks are announced as if they were smaller: each as so many.
         WrongBlockSize = "wrong_block_size" {
             /// Blocks per block.
             #[serde(default = "two")]
-            factor: u32,
+            factor: u32 as param::PARTS,
         }
         /// Each stored block is listed twice.
         DuplicateHash = "duplicate_hash" {}
@@ -62,13 +63,13 @@ gate! {
         Renumber = "renumber" {
             /// Id of the first event from now on.
             #[serde(default)]
-            first: u64,
+            first: u64 as param::EVENT_ID,
         }
         /// Event ids skip before the message, as if events had been lost.
         Gap = "gap" {
             /// Ids that are skipped.
             #[serde(default = "one_id")]
-            ids: u64,
+            ids: u64 as param::SOME_IDS,
         }
         /// Messages come from another publisher than the one in discovery, as after a restart nobody heard of.
         StaleEpoch = "stale_epoch" {}
@@ -183,7 +184,7 @@ gate! {
         /// Extra events, true to form but of blocks that come and go without a request.
         Storm = "storm" {
             /// Messages per second.
-            per_s: f64,
+            per_s: f64 as param::PER_S,
         }
     }
 }

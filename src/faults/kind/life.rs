@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::param::{self, Param, Values};
 use super::{GateFault, Kind, KindInfo, Layer, is_false};
 
 gate! {
@@ -11,44 +12,44 @@ gate! {
         Crash = "crash" {
             /// Child that dies instead of the worker: `r0`, `kv`, `r1/kv`, `metrics`, `lease`, `rendezvous`.
             #[serde(default, skip_serializing_if = "Option::is_none")]
-            actor: Option<String>,
+            actor: Option<String> as Values::Text,
             /// Start it again after so long, ms; stays dead without.
             #[serde(default, skip_serializing_if = "Option::is_none")]
-            restart_after_ms: Option<f64>,
+            restart_after_ms: Option<f64> as param::MS,
             /// Under its former instance id.
             #[serde(default, skip_serializing_if = "is_false")]
-            same_id: bool,
+            same_id: bool as Values::Flag,
         }
         /// An actor panics; its supervisor replaces it.
         Panic = "panic" {
             /// Child that panics instead of the worker, as for `crash`.
             #[serde(default, skip_serializing_if = "Option::is_none")]
-            actor: Option<String>,
+            actor: Option<String> as Values::Text,
         }
         /// The worker unlists itself, finishes its streams and leaves.
         Drain = "drain" {
             /// Start it again so long after it has been told to drain, ms.
             #[serde(default, skip_serializing_if = "Option::is_none")]
-            restart_after_ms: Option<f64>,
+            restart_after_ms: Option<f64> as param::MS,
             /// Under its former instance id.
             #[serde(default, skip_serializing_if = "is_false")]
-            same_id: bool,
+            same_id: bool as Values::Flag,
         }
         /// The worker crashes and is started again at once.
         Restart = "restart" {
             /// Under its former instance id.
             #[serde(default, skip_serializing_if = "is_false")]
-            same_id: bool,
+            same_id: bool as Values::Flag,
         }
         /// The worker crashes and comes back, again and again.
         Flap = "flap" {
-            /// Time alive, ms, at least 50.
-            up_ms: f64,
-            /// Time dead, ms, at least 50.
-            down_ms: f64,
+            /// Time alive, ms.
+            up_ms: f64 as param::BEAT_MS,
+            /// Time dead, ms.
+            down_ms: f64 as param::BEAT_MS,
             /// Under its former instance id.
             #[serde(default, skip_serializing_if = "is_false")]
-            same_id: bool,
+            same_id: bool as Values::Flag,
         }
     }
 }
@@ -61,7 +62,7 @@ gate! {
         /// Starts take longer: requests wait so much longer for the first pass, ms.
         SlowStart = "slow_start" {
             /// Extra time, ms.
-            ms: f64,
+            ms: f64 as param::SOME_MS,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::param::{self, Param, Values};
 use super::{GateFault, Kind, KindInfo, Layer};
 
 /// Shape of a lie over time.
@@ -27,7 +28,7 @@ gate! {
         /// Figures are told so much later, ms.
         Stale = "stale" {
             /// Delay, ms.
-            ms: f64,
+            ms: f64 as param::SOME_MS,
         }
         /// Nothing is told any more.
         Frozen = "frozen" {}
@@ -35,15 +36,30 @@ gate! {
         Lying = "lying" {
             /// Shape over time: `constant`, `ramp` or `square`.
             #[serde(default)]
-            wave: Wave,
+            wave: Wave as Values::Word(Wave::WORDS),
             /// Lowest figure, blocks.
             #[serde(default)]
-            low: u64,
+            low: u64 as param::BLOCKS,
             /// Highest figure, blocks.
-            high: u64,
+            high: u64 as param::BLOCKS,
             /// Length of a period, ms.
             #[serde(default = "second")]
-            period_ms: f64,
+            period_ms: f64 as param::PERIOD_MS,
+        }
+    }
+}
+
+impl Wave {
+    /// How they are written.
+    pub(super) const WORDS: &[&str] = &["constant", "ramp", "square"];
+}
+
+impl MetricsFault {
+    /// What holds for its parameters together.
+    pub(super) fn check(&self) -> Result<(), &'static str> {
+        match self {
+            Self::Lying { low, high, .. } if low > high => Err("low must be at most high"),
+            Self::Lying { .. } | Self::Stale { .. } | Self::Frozen {} => Ok(()),
         }
     }
 }

@@ -9,6 +9,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use self::param::Param;
 use super::select::Candidate;
 
 /// Part of a worker that a fault strikes.
@@ -56,7 +57,7 @@ impl fmt::Display for Layer {
 }
 
 /// One line of the catalogue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct KindInfo {
     /// Its layer.
     pub layer: Layer,
@@ -64,8 +65,8 @@ pub struct KindInfo {
     pub kind: &'static str,
     /// What it does.
     pub about: &'static str,
-    /// Names of its parameters.
-    pub params: &'static [&'static str],
+    /// Its parameters.
+    pub params: &'static [Param],
 }
 
 /// A kind that is not in the catalogue, or parameters that it cannot have.
@@ -133,7 +134,7 @@ macro_rules! gate {
             $(
                 $(#[doc = $about:literal])+
                 $variant:ident = $word:literal {
-                    $( $(#[doc = $field_doc:literal])+ $(#[serde($($serde:tt)+)])? $field:ident : $ty:ty ),* $(,)?
+                    $( $(#[doc = $field_doc:literal])+ $(#[serde($($serde:tt)+)])? $field:ident : $ty:ty as $values:expr ),* $(,)?
                 }
             )+
         }
@@ -157,7 +158,14 @@ macro_rules! gate {
                     layer: Layer::$layer,
                     kind: $word,
                     about: concat!($($about),+),
-                    params: &[$(stringify!($field)),*],
+                    params: &[$(
+                        Param {
+                            name: stringify!($field),
+                            about: concat!($($field_doc),+),
+                            required: gate!(@required $($($serde)+)?),
+                            values: $values,
+                        },
+                    )*],
                 },
             )+];
 
@@ -178,6 +186,9 @@ macro_rules! gate {
     };
     (@drawn once) => { true };
     (@drawn) => { false };
+    // What can be left out says so to the reader.
+    (@required) => { true };
+    (@required $($serde:tt)+) => { false };
 }
 
 mod discovery;
@@ -185,6 +196,7 @@ mod engine;
 mod events;
 mod life;
 mod metrics;
+pub mod param;
 mod rendezvous;
 mod request;
 mod response;
@@ -310,18 +322,6 @@ fn is_none_left(value: &u32) -> bool {
     *value == 0
 }
 
-/// Longest time of a parameter in milliseconds: a day.
-const MAX_MS: f64 = 86_400_000.0;
-
-/// Shortest beat of a worker that flaps: a worker needs about so long to be built and listed.
-const MIN_BEAT_MS: f64 = 50.0;
-
-/// Most messages per second out of turn.
-const MAX_PER_S: f64 = 100_000.0;
-
-/// Most messages that a fault may hold back or multiply.
-const MAX_COUNT: f64 = 4096.0;
-
 impl Kind {
     /// Its layer.
     pub fn layer(&self) -> Layer {
@@ -387,79 +387,63 @@ impl Kind {
     pub fn read(layer: Option<Layer>, word: &str, mut params: Map<String, Value>) -> Result<Self, KindError> {
         let info = find(layer, word)?;
         let name = || format!("{}.{}", info.layer, info.kind);
-        if let Some(param) = params.keys().find(|key| !info.params.contains(&key.as_str())) {
+        let names = info.params.iter().map(|param| param.name).collect::<Vec<_>>();
+        if let Some(param) = params.keys().find(|key| !names.contains(&key.as_str())) {
             return Err(KindError::Param {
                 kind: name(),
                 param: param.clone(),
-                known: match info.params {
-                    [] => "none".to_owned(),
-                    params => params.join(", "),
+                known: if names.is_empty() {
+                    "none".to_owned()
+                } else {
+                    names.join(", ")
                 },
             });
         }
-        for (param, value) in &params {
-            check(param, value).map_err(|why| KindError::Value { kind: name(), why })?;
+        let wrong = |why: String| KindError::Value { kind: name(), why };
+        for param in info.params {
+            match params.get_mut(param.name) {
+                Some(value) => *value = param.values.read(param.name, value).map_err(wrong)?,
+                None if param.required => {
+                    let example = param.values.example(param.name);
+                    return Err(wrong(format!("it needs {}, as in {example}", param.name)));
+                }
+                None => {}
+            }
         }
         params.insert("kind".to_owned(), info.kind.into());
-        let value = |why: String| KindError::Value { kind: name(), why };
-        let kind =
-            Self::from_object(info, Value::Object(params)).map_err(|error| value(explained(&error.to_string())))?;
-        if let Self::Capacity(fault) = &kind {
-            fault.check().map_err(|why| value(why.to_owned()))?;
-        }
+        let kind = Self::from_object(info, Value::Object(params)).map_err(|error| wrong(error.to_string()))?;
+        kind.check().map_err(|why| wrong(why.to_owned()))?;
         Ok(kind)
     }
-}
 
-/// What the reader says; of a parameter that is missing, how it is written.
-fn explained(error: &str) -> String {
-    let param = error
-        .strip_prefix("missing field `")
-        .and_then(|rest| rest.split_once('`'));
-    let Some((param, _)) = param else {
-        return error.to_owned();
-    };
-    let example = match param {
-        "factor" => "factor=4",
-        "share" => "share=0.5 (from 0 to 1)",
-        "per_s" => "per_s=100 (per second)",
-        "bytes_per_s" => "bytes_per_s=1000 (bytes per second)",
-        "ms" => "ms=20 (milliseconds)",
-        _ if param.ends_with("_ms") => return format!("it needs {param}, as in {param}=500 (milliseconds)"),
-        _ => return format!("it needs {param}, as in {param}=8"),
-    };
-    format!("it needs {param}, as in {example}")
-}
-
-/// What holds for a parameter whatever the kind: its name says its unit.
-fn check(param: &str, value: &Value) -> Result<(), String> {
-    let Some(number) = value.as_f64() else { return Ok(()) };
-    let most = match param {
-        "share" => 1.0,
-        "per_s" => MAX_PER_S,
-        "window" | "copies" | "factor" => MAX_COUNT,
-        _ if param.ends_with("ms") => MAX_MS,
-        _ => f64::MAX,
-    };
-    if !(0.0..=most).contains(&number) {
-        let upper = if most > 1e300 {
-            String::new()
-        } else {
-            format!(", at most {most}")
-        };
-        return Err(format!("{param} {number} must be 0 or greater{upper}"));
+    /// What holds for its parameters together.
+    fn check(&self) -> Result<(), &'static str> {
+        match self {
+            Self::Capacity(fault) => fault.check(),
+            Self::Purge(fault) => fault.check(),
+            Self::Metrics(fault) => fault.check(),
+            Self::Request(RequestFault::Latency { ms, jitter_ms })
+            | Self::Response(ResponseFault::Latency { ms, jitter_ms })
+            | Self::Event(EventFault::Delay { ms, jitter_ms })
+                if ms + jitter_ms <= 0.0 =>
+            {
+                Err("ms and jitter_ms cannot both be 0")
+            }
+            Self::Life(_)
+            | Self::Condition(_)
+            | Self::Pass(_)
+            | Self::Door(_)
+            | Self::Admission(_)
+            | Self::Request(_)
+            | Self::Answer(_)
+            | Self::Response(_)
+            | Self::Event(_)
+            | Self::Storm(_)
+            | Self::Recovery(_)
+            | Self::Discovery(_)
+            | Self::Rendezvous(_) => Ok(()),
+        }
     }
-    let positive = matches!(
-        param,
-        "per_s" | "bytes_per_s" | "bytes" | "period_ms" | "up_ms" | "down_ms" | "window"
-    );
-    if positive && number <= 0.0 {
-        return Err(format!("{param} must be greater than 0"));
-    }
-    if matches!(param, "up_ms" | "down_ms") && number < MIN_BEAT_MS {
-        return Err(format!("{param} {number} must be at least {MIN_BEAT_MS}"));
-    }
-    Ok(())
 }
 
 fn find(layer: Option<Layer>, word: &str) -> Result<&'static KindInfo, KindError> {
@@ -498,7 +482,9 @@ fn find(layer: Option<Layer>, word: &str) -> Result<&'static KindInfo, KindError
 mod tests {
     use std::collections::BTreeSet;
 
+    use super::param::Values;
     use super::*;
+    use crate::faults::Fault;
 
     #[test]
     fn a_name_is_unique_within_its_layer() {
@@ -506,29 +492,125 @@ mod tests {
         assert_eq!(names.len(), catalogue().count());
     }
 
+    /// A value that the schema of a parameter allows.
+    fn allowed(param: &Param) -> Value {
+        match param.values {
+            Values::Number(range) => range.example.into(),
+            Values::Whole(range) => range.example.into(),
+            Values::Flag => true.into(),
+            Values::Text => "kv".into(),
+            Values::Word(words) => words[words.len() - 1].into(),
+        }
+    }
+
+    /// Every parameter, or of those that exclude each other the last.
+    fn filled(info: &KindInfo) -> Map<String, Value> {
+        let either = |param: &Param| info.kind == "lose_capacity" && param.name == "share";
+        let params = info.params.iter().filter(|param| !either(param));
+        params.map(|param| (param.name.to_owned(), allowed(param))).collect()
+    }
+
     #[test]
     fn every_kind_reads_back_what_it_writes() {
         for info in catalogue() {
-            let mut params = Map::new();
-            // Of parameters that exclude each other the last.
-            let either = |param: &str| info.kind == "lose_capacity" && param == "share";
-            for &param in info.params.iter().filter(|param| !either(param)) {
-                let value = match param {
-                    "actor" => "kv".into(),
-                    "message" => "no".into(),
-                    "event" => "late".into(),
-                    "wave" => "ramp".into(),
-                    "same_id" | "invalid" => true.into(),
-                    "share" => 0.5.into(),
-                    "up_ms" | "down_ms" => 60.into(),
-                    _ => 3.into(),
-                };
-                params.insert(param.to_owned(), value);
-            }
-            let kind = Kind::read(Some(info.layer), info.kind, params).unwrap();
+            let kind = Kind::read(Some(info.layer), info.kind, filled(info)).unwrap();
             assert_eq!(kind.info(), info);
             let again = Kind::read(Some(kind.layer()), kind.word(), kind.params());
             assert_eq!(again, Ok(kind));
+        }
+    }
+
+    #[test]
+    fn every_parameter_holds_what_its_schema_allows_and_refuses_the_rest() {
+        let mut refused = 0;
+        for info in catalogue() {
+            for param in info.params {
+                let read = |value: Value| {
+                    let mut params = filled(info);
+                    params.remove(if param.name == "share" { "blocks" } else { "" });
+                    params.insert(param.name.to_owned(), value);
+                    Kind::read(Some(info.layer), info.kind, params)
+                };
+                let (mut good, mut bad) = (vec![allowed(param)], vec![Value::Null]);
+                match param.values {
+                    Values::Number(range) => {
+                        good.extend(range.most.map(Value::from));
+                        bad.extend(range.most.map(|most| (most + 1.0).into()));
+                        bad.extend([(-1.0).into(), "much".into()]);
+                        if range.above { &mut bad } else { &mut good }.push(range.least.into());
+                    }
+                    Values::Whole(range) => {
+                        good.push(range.least.into());
+                        // `low` may not be above `high`, which stays what it was.
+                        good.extend(range.most.filter(|_| param.name != "low").map(Value::from));
+                        bad.extend(range.most.and_then(|most| most.checked_add(1)).map(Value::from));
+                        bad.extend([(-1).into(), 2.5.into(), "many".into()]);
+                        bad.extend(range.least.checked_sub(1).map(Value::from));
+                    }
+                    Values::Flag => bad.extend([1.into(), "yes".into()]),
+                    Values::Text => bad.push(5.into()),
+                    Values::Word(words) => {
+                        good.extend(words.iter().map(|word| Value::from(*word)));
+                        bad.push("other".into());
+                    }
+                }
+                for value in good {
+                    // Together with the others it may still make no sense.
+                    match read(value.clone()) {
+                        Ok(_) => {}
+                        Err(KindError::Value { why, .. }) if why.contains(" high") || why.contains("late_ms goes") => {}
+                        Err(error) => panic!("{}.{} {}: {error}", info.layer, info.kind, param.name),
+                    }
+                }
+                for value in bad {
+                    let error = read(value.clone()).unwrap_err().to_string();
+                    assert!(
+                        error.contains(&format!("{} {value} must be", param.name)),
+                        "{value}: {error}"
+                    );
+                    refused += 1;
+                }
+            }
+        }
+        assert!(refused > 100, "{refused}");
+    }
+
+    #[test]
+    fn faults_that_would_do_nothing_are_refused() {
+        for line in [
+            "w0 wrong_block_size factor=0",
+            "w0 wrong_block_size factor=1",
+            "w0 stall ms=0",
+            "w0 jitter ms=0",
+            "w0 slow_start ms=0",
+            "w0 gap ids=0",
+            "w0 duplicate copies=0",
+            "w0 reorder window=1",
+            "w0 lose_capacity share=0",
+            "w0 lose_capacity blocks=0",
+            "w0 storm per_s=0",
+            "w0 stale ms=0",
+            "w0 rendezvous.late ms=0",
+            "w0 slow_close ms=0",
+            "w0 bandwidth bytes_per_s=0",
+            "w0 limit_data bytes=0",
+            "w0 slicer bytes=0",
+            "w0 card_churn period_ms=0",
+            "w0 registration_storm period_ms=0",
+            "w0 response.latency ms=0",
+            "w0 request.latency ms=0 jitter_ms=0",
+            "w0 delay ms=0",
+            "w0 lying low=9 high=3",
+            "w0 clear_cache event=without late_ms=5",
+        ] {
+            assert!(line.parse::<Fault>().is_err(), "{line}");
+        }
+        for line in [
+            "w0 request.latency ms=0 jitter_ms=5",
+            "w0 cut tokens=0",
+            "w0 renumber first=0",
+        ] {
+            assert!(line.parse::<Fault>().is_ok(), "{line}");
         }
     }
 }

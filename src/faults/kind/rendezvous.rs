@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::param::{self, Param};
 use super::{GateFault, Kind, KindInfo, Layer};
 
 gate! {
@@ -12,7 +13,7 @@ gate! {
         /// It says so later, ms.
         Late = "late" {
             /// Delay, ms.
-            ms: f64,
+            ms: f64 as param::SOME_MS,
         }
         /// It answers for another room.
         WrongRoom = "wrong_room" {}
@@ -22,8 +23,8 @@ gate! {
         Orphan = "orphan" {}
         /// The transfer takes a multiple of its time.
         SlowLink = "slow_link" {
-            /// Multiple; below 1 is faster.
-            factor: f64,
+            /// Multiple; below 1 is faster, 0: no time at all.
+            factor: f64 as param::TIMES,
         }
         /// The transfer breaks off half-way.
         LostLink = "lost_link" {}

@@ -12,6 +12,7 @@
 mod graph;
 mod ids;
 mod lifecycle;
+mod plays;
 mod source;
 
 pub use graph::{AgenticRequest, Dependency, Graph, GraphError, GraphOrigin, Relation, Trigger};

@@ -2,22 +2,22 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::sync::Arc;
 
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use crate::engine::Semantics;
-use crate::types::{Prompt, SimTime, Token, Tokens};
+use crate::types::{Prompt, SimTime, Token};
 
 use super::super::held::HeldPrompt;
-use super::super::prompt::{PromptRef, PromptStore};
-use super::super::record::Terminal;
-use super::super::source::{PlayFailure, Source, Trajectory, Turn};
+use super::super::prompt::PromptStore;
+use super::super::record::{AgenticIdentity, Terminal};
+use super::super::source::{Source, Trajectory, Turn};
 use super::super::trace::{TraceError, spooling};
-use super::graph::{AgenticRequest, Graph, GraphError, GraphOrigin, Trigger};
-use super::ids::{Away, HashIds, IdStore};
-use super::lifecycle::{End, Lifecycle, Named};
+use super::graph::{Graph, GraphError, GraphOrigin, Trigger};
+use super::ids::IdStore;
+use super::lifecycle::{End, Lifecycle};
+use super::plays::{NodePrompt, Plays, State};
 
 /// A graph and what happened to it, for the report.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,80 +38,6 @@ pub struct GraphSummary {
     pub lifecycle_digest: String,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// Waits for others, or for its time.
-    Waiting,
-    /// Sent out.
-    Out,
-    /// Ended.
-    Ended,
-    /// Its play failed before it was due.
-    Skipped,
-}
-
-#[derive(Debug)]
-struct Node {
-    request_id: Box<str>,
-    session: u32,
-    turn: u32,
-    play: u32,
-    state: State,
-    prompt: NodePrompt,
-    output_tokens: u32,
-    planned: Option<Tokens>,
-    priority: i32,
-    strict_priority: u32,
-    policy_class: Option<Arc<str>>,
-    /// Earliest time as known so far.
-    ready: SimTime,
-    /// Triggers still to come.
-    missing: u32,
-    /// It waits for nothing but its time.
-    root: bool,
-    /// Who waits for this one.
-    waiters: Vec<Waiter>,
-}
-
-/// Where a request's prompt is.
-#[derive(Debug, Clone, Copy)]
-enum NodePrompt {
-    Stored(PromptRef),
-    /// Hash ids that are read when the request is due; tokens of the prompt.
-    Away(Away, u32),
-}
-
-impl NodePrompt {
-    fn tokens(self) -> u32 {
-        match self {
-            Self::Stored(prompt) => prompt.tokens(),
-            Self::Away(_, tokens) => tokens,
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Waiter {
-    node: u32,
-    trigger: Trigger,
-    delay_ms: f64,
-}
-
-#[derive(Debug)]
-struct Play {
-    name: Box<str>,
-    nodes: Vec<u32>,
-    /// Earliest time of its roots.
-    first: SimTime,
-    /// When the first of its roots was sent out.
-    started: Option<SimTime>,
-    /// Requests that have neither ended nor been skipped.
-    left: usize,
-    on_lane: bool,
-    ended: Option<SimTime>,
-    failure: Option<(SimTime, u32, Terminal)>,
-}
-
 /// Plays a graph.
 #[derive(Debug)]
 pub struct AgenticSource {
@@ -120,11 +46,9 @@ pub struct AgenticSource {
     /// Prompts of requests in flight that were read when they were due.
     held: HashMap<u32, HeldPrompt, FxBuildHasher>,
     failure: Option<TraceError>,
-    nodes: Vec<Node>,
-    plays: Vec<Play>,
-    sessions: Vec<Box<str>>,
+    plays: Plays,
     /// Next play for a lane without work.
-    next_play: usize,
+    next_play: u32,
     due: BinaryHeap<Reverse<(SimTime, u32)>>,
     /// Requests that have neither ended nor been skipped.
     left: u64,
@@ -132,10 +56,6 @@ pub struct AgenticSource {
     origin: GraphOrigin,
     digest: String,
     lifecycle: Lifecycle,
-}
-
-fn number(count: usize) -> u32 {
-    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 impl AgenticSource {
@@ -152,169 +72,54 @@ impl AgenticSource {
             graph.sort();
         }
         graph.rescale(speedup);
-        let waiters = waiters(&graph)?;
+        let digest = graph.digest()?;
+        let mut prompts = PromptStore::new(graph.block_tokens);
+        let plays = Plays::take(&mut graph, &mut prompts)?;
+        prompts.seal();
         let mut source = Self {
-            prompts: PromptStore::new(graph.block_tokens),
-            nodes: Vec::with_capacity(graph.requests.len()),
-            plays: Vec::new(),
-            sessions: Vec::new(),
+            prompts,
+            left: plays.requests(),
+            plays,
             next_play: 0,
             due: BinaryHeap::new(),
-            left: graph.requests.len() as u64,
             rules: graph.rules,
-            digest: graph.digest()?,
+            digest,
             origin: graph.origin,
             ids: graph.ids,
             held: HashMap::default(),
             failure: None,
             lifecycle: Lifecycle::default(),
         };
-        let ordinals = source.add_nodes(graph.requests, waiters);
-        source.check_cycles()?;
-        source.order_plays(&ordinals)?;
-        source.prompts.seal();
         source.begin(lanes);
         Ok(source)
     }
 
-    /// Returns the position that the trace gives to each play.
-    fn add_nodes(&mut self, requests: Vec<AgenticRequest>, waiters: Vec<Vec<Waiter>>) -> Vec<Option<u64>> {
-        let mut ordinals = Vec::new();
-        let mut plays: HashMap<String, u32, FxBuildHasher> = HashMap::default();
-        let mut sessions: HashMap<String, (u32, u32), FxBuildHasher> = HashMap::default();
-        for (at, (request, waiters)) in requests.into_iter().zip(waiters).enumerate() {
-            let ready = SimTime::of_ms(request.not_before_ms);
-            let root = request.dependencies.is_empty();
-            let play = *plays.entry(request.play_id).or_insert_with_key(|name| {
-                self.plays.push(Play {
-                    name: name.as_str().into(),
-                    nodes: Vec::new(),
-                    first: SimTime::MAX,
-                    started: None,
-                    left: 0,
-                    on_lane: false,
-                    ended: None,
-                    failure: None,
-                });
-                ordinals.push(request.source_play_ordinal);
-                number(self.plays.len() - 1)
-            });
-            let entry = &mut self.plays[play as usize];
-            entry.nodes.push(number(at));
-            entry.left += 1;
-            if root {
-                entry.first = entry.first.min(ready);
-            }
-            let (session, turns) = sessions.entry(request.session_id).or_insert_with_key(|name| {
-                self.sessions.push(name.as_str().into());
-                (number(self.sessions.len() - 1), 0)
-            });
-            *turns += 1;
-            self.nodes.push(Node {
-                request_id: request.request_id.into(),
-                session: *session,
-                turn: *turns - 1,
-                play,
-                state: State::Waiting,
-                prompt: match request.hash_ids {
-                    HashIds::Here(ids) => NodePrompt::Stored(self.prompts.add(ids, request.input_tokens)),
-                    HashIds::Away(place) => NodePrompt::Away(place, request.input_tokens),
-                },
-                output_tokens: request.output_tokens,
-                planned: request.planned,
-                priority: request.priority,
-                strict_priority: request.strict_priority,
-                policy_class: request.policy_class,
-                ready,
-                missing: number(request.dependencies.len()),
-                root,
-                waiters,
-            });
-        }
-        ordinals
-    }
-
-    /// Plays in the order in which lanes take them: by the positions that the trace gives, else by name; with the rules of
-    /// 1.4.2 as they are.
-    fn order_plays(&mut self, ordinals: &[Option<u64>]) -> Result<(), GraphError> {
-        let mut order: Vec<usize> = (0..self.plays.len()).collect();
-        if ordinals.iter().any(Option::is_some) {
-            order.sort_by_key(|&play| ordinals[play]);
-            for (expected, &play) in (0..).zip(&order) {
-                if ordinals[play] != Some(expected) {
-                    let found = ordinals[play].map_or_else(|| "missing".to_owned(), |found| found.to_string());
-                    return Err(GraphError::Ordinal(self.plays[play].name.to_string(), found));
-                }
-            }
-        } else if self.rules == Semantics::V1_6_1 {
-            order.sort_by(|&a, &b| self.plays[a].name.cmp(&self.plays[b].name));
-        }
-        let mut places = vec![0; order.len()];
-        for (place, &play) in (0..).zip(&order) {
-            places[play] = place;
-        }
-        for node in &mut self.nodes {
-            node.play = places[node.play as usize];
-        }
-        let mut plays: Vec<Option<Play>> = std::mem::take(&mut self.plays).into_iter().map(Some).collect();
-        self.plays = order.iter().filter_map(|&play| plays[play].take()).collect();
-        Ok(())
-    }
-
-    /// Takes away what can be played, again and again; what is left is a ring or waits for one.
-    fn check_cycles(&self) -> Result<(), GraphError> {
-        let mut missing: Vec<u32> = self.nodes.iter().map(|node| node.missing).collect();
-        let mut free: Vec<usize> = (0..missing.len()).filter(|&at| missing[at] == 0).collect();
-        while let Some(at) = free.pop() {
-            for waiter in &self.nodes[at].waiters {
-                let left = &mut missing[waiter.node as usize];
-                *left -= 1;
-                if *left == 0 {
-                    free.push(waiter.node as usize);
-                }
-            }
-        }
-        match missing.iter().position(|&left| left > 0) {
-            Some(at) => Err(GraphError::Cycle(self.nodes[at].request_id.to_string())),
-            None => Ok(()),
-        }
-    }
-
     /// Starts every play, or one per lane.
     fn begin(&mut self, lanes: Option<usize>) {
-        match lanes {
-            None => (0..self.plays.len()).for_each(|play| self.start(play)),
-            Some(lanes) => (0..lanes).for_each(|_| self.fill_lane(SimTime::ZERO)),
+        let all = u32::try_from(self.plays.len()).unwrap_or(u32::MAX);
+        match lanes.map(|lanes| u32::try_from(lanes).unwrap_or(u32::MAX)) {
+            None => (0..all).for_each(|play| self.start(play)),
+            Some(lanes) => (0..lanes.min(all)).for_each(|lane| self.fill_lane(lane, SimTime::ZERO)),
         }
     }
 
     /// A lane without work takes the next play, whose first request is due at `now`.
-    fn fill_lane(&mut self, now: SimTime) {
-        let Some(play) = self.plays.get_mut(self.next_play) else {
-            return;
-        };
-        play.on_lane = true;
-        let first = std::mem::replace(&mut play.first, now);
-        for &node in &play.nodes {
-            let ready = &mut self.nodes[node as usize].ready;
-            *ready = now.after_ms(ready.ms_since(first));
+    fn fill_lane(&mut self, lane: u32, now: SimTime) {
+        let play = self.next_play;
+        if (play as usize) < self.plays.len() {
+            self.plays.put_on_lane(play, lane, now);
+            self.next_play += 1;
+            self.start(play);
         }
-        self.next_play += 1;
-        self.start(self.next_play - 1);
     }
 
-    fn start(&mut self, play: usize) {
-        for &node in &self.plays[play].nodes {
-            let entry = &self.nodes[node as usize];
-            if entry.root {
-                self.due.push(Reverse((entry.ready, node)));
-            }
-        }
+    fn start(&mut self, play: u32) {
+        self.due.extend(self.plays.roots(play).map(Reverse));
     }
 
     /// Reads the prompt of a request that is due, where it is away.
     fn hold(&mut self, tag: u32) -> Result<(), TraceError> {
-        let NodePrompt::Away(place, tokens) = self.nodes[tag as usize].prompt else {
+        let NodePrompt::Away(place, tokens) = self.plays.node(tag).prompt else {
             return Ok(());
         };
         let ids = self.ids.fetch(place).map_err(spooling)?;
@@ -324,9 +129,9 @@ impl AgenticSource {
     }
 
     fn trigger(&mut self, tag: u32, trigger: Trigger, now: SimTime) {
-        let waiters = std::mem::take(&mut self.nodes[tag as usize].waiters);
+        let waiters = std::mem::take(&mut self.plays.node_mut(tag).waiters);
         for waiter in waiters.iter().filter(|waiter| waiter.trigger == trigger) {
-            let node = &mut self.nodes[waiter.node as usize];
+            let node = self.plays.node_mut(waiter.node);
             if node.state != State::Waiting {
                 continue;
             }
@@ -336,41 +141,18 @@ impl AgenticSource {
                 self.due.push(Reverse((node.ready, waiter.node)));
             }
         }
-        self.nodes[tag as usize].waiters = waiters;
+        self.plays.node_mut(tag).waiters = waiters;
     }
 
     /// Takes what was not sent out away from a play that failed.
     fn skip_rest(&mut self, play: u32) -> Vec<u32> {
-        let play = &mut self.plays[play as usize];
-        let waits = |node: &&u32| self.nodes[**node as usize].state == State::Waiting;
-        let skipped: Vec<u32> = play.nodes.iter().filter(waits).copied().collect();
-        for &node in &skipped {
-            self.nodes[node as usize].state = State::Skipped;
-        }
-        play.left -= skipped.len();
+        let skipped = self.plays.skip_rest(play);
         self.left -= skipped.len() as u64;
-        let nodes = &self.nodes;
+        let plays = &self.plays;
         self.due
-            .retain(|Reverse((_, node))| nodes[*node as usize].state == State::Waiting);
+            .retain(|Reverse((_, node))| plays.node(*node).state == State::Waiting);
         skipped
     }
-}
-
-/// Who waits for each request.
-fn waiters(graph: &Graph) -> Result<Vec<Vec<Waiter>>, GraphError> {
-    let names = graph.names()?;
-    let mut waiters = vec![Vec::new(); graph.requests.len()];
-    for (at, request) in graph.requests.iter().enumerate() {
-        for dependency in &request.dependencies {
-            let other = graph.resolve(&names, at, dependency)?;
-            waiters[other as usize].push(Waiter {
-                node: number(at),
-                trigger: dependency.trigger,
-                delay_ms: dependency.delay_ms,
-            });
-        }
-    }
-    Ok(waiters)
 }
 
 impl Source for AgenticSource {
@@ -387,7 +169,7 @@ impl Source for AgenticSource {
             return None;
         }
         self.due.pop();
-        let node = &mut self.nodes[tag as usize];
+        let node = self.plays.node_mut(tag);
         node.state = State::Out;
         let turn = Turn {
             tag,
@@ -401,11 +183,12 @@ impl Source for AgenticSource {
             strict_priority: node.strict_priority,
             policy_class: node.policy_class.clone(),
         };
-        if node.root {
-            self.plays[node.play as usize].started.get_or_insert(now);
+        let play = node.root.then_some(node.play);
+        if let Some(play) = play {
+            self.plays.play_mut(play).started.get_or_insert(now);
         }
-        let (nodes, plays) = (&self.nodes, &self.plays);
-        self.lifecycle.dispatched(tag, now, |node| named(nodes, plays, node));
+        let plays = &self.plays;
+        self.lifecycle.dispatched(tag, now, |node| plays.named(node));
         self.trigger(tag, Trigger::Dispatch, now);
         Some(turn)
     }
@@ -413,10 +196,10 @@ impl Source for AgenticSource {
     fn ended(&mut self, tag: u32, now: SimTime, terminal: Terminal) {
         self.left -= 1;
         self.held.remove(&tag);
-        let node = &mut self.nodes[tag as usize];
+        let node = self.plays.node_mut(tag);
         node.state = State::Ended;
         let number = node.play;
-        let play = &mut self.plays[number as usize];
+        let play = self.plays.play_mut(number);
         play.left -= 1;
         play.ended = Some(now);
         let mut skipped = Vec::new();
@@ -432,24 +215,24 @@ impl Source for AgenticSource {
             }
             skipped = self.skip_rest(number);
         }
-        let play = &self.plays[number as usize];
+        let play = self.plays.play(number);
         let play_over = play.left == 0;
-        let on_lane = play.on_lane;
+        let lane = play.lane.filter(|_| play_over);
         let end = End {
             node: tag,
             status: terminal,
             skipped,
             play_over,
         };
-        let (nodes, plays) = (&self.nodes, &self.plays);
-        self.lifecycle.ended(end, now, |node| named(nodes, plays, node));
-        if play_over && on_lane {
-            self.fill_lane(now);
+        let plays = &self.plays;
+        self.lifecycle.ended(end, now, |node| plays.named(node));
+        if let Some(lane) = lane {
+            self.fill_lane(lane, now);
         }
     }
 
     fn write_prompt(&self, tag: u32, prompt: &mut Vec<Token>) {
-        match (self.nodes[tag as usize].prompt, self.held.get(&tag)) {
+        match (self.plays.node(tag).prompt, self.held.get(&tag)) {
             (NodePrompt::Stored(stored), _) => self.prompts.write(stored, prompt),
             (NodePrompt::Away(..), Some(held)) => held.write(prompt),
             (NodePrompt::Away(..), None) => {}
@@ -457,7 +240,7 @@ impl Source for AgenticSource {
     }
 
     fn prompt(&self, tag: u32) -> Prompt {
-        match (self.nodes[tag as usize].prompt, self.held.get(&tag)) {
+        match (self.plays.node(tag).prompt, self.held.get(&tag)) {
             (NodePrompt::Stored(stored), _) => self.prompts.prompt(stored),
             (NodePrompt::Away(..), Some(held)) => held.prompt(),
             (NodePrompt::Away(..), None) => Vec::new().into(),
@@ -473,39 +256,28 @@ impl Source for AgenticSource {
     }
 
     fn total(&self) -> u64 {
-        self.nodes.len() as u64
+        self.plays.requests()
     }
 
     fn session_name(&self, tag: u32) -> String {
-        self.sessions[self.nodes[tag as usize].session as usize].to_string()
+        self.plays.session_name(tag).to_owned()
     }
 
     fn request_name(&self, tag: u32) -> Option<&str> {
-        Some(&self.nodes[tag as usize].request_id)
+        Some(&self.plays.node(tag).request_id)
     }
 
     fn trajectories(&self) -> Option<Vec<Trajectory>> {
-        let trajectory = |play: &Play| Trajectory {
-            play: play.name.to_string(),
-            started: play.started,
-            ended: play.ended,
-            over: play.left == 0,
-            failure: play.failure.map(|(at, node, status)| PlayFailure {
-                at,
-                request_id: self.nodes[node as usize].request_id.to_string(),
-                status,
-            }),
-        };
-        Some(self.plays.iter().map(trajectory).collect())
+        Some(self.plays.trajectories())
     }
 
     fn graph(&self) -> Option<GraphSummary> {
-        let (lifecycle_events, lifecycle_digest) = self.lifecycle.summary(|node| named(&self.nodes, &self.plays, node));
+        let (lifecycle_events, lifecycle_digest) = self.lifecycle.summary(|node| self.plays.named(node));
         Some(GraphSummary {
             origin: self.origin.clone(),
             digest: self.digest.clone(),
             block_size: self.prompts.block_tokens(),
-            nodes: self.nodes.len() as u64,
+            nodes: self.plays.requests(),
             plays: self.plays.len() as u64,
             lifecycle_events,
             lifecycle_digest,
@@ -513,21 +285,17 @@ impl Source for AgenticSource {
     }
 
     fn play_name(&self, tag: u32) -> Option<&str> {
-        Some(&self.plays[self.nodes[tag as usize].play as usize].name)
+        Some(self.plays.play_name(tag))
     }
-}
 
-fn named<'a>(nodes: &'a [Node], plays: &'a [Play], node: u32) -> Named<'a> {
-    let node = &nodes[node as usize];
-    Named {
-        play: &plays[node.play as usize].name,
-        request: &node.request_id,
+    fn identity(&self, tag: u32) -> Option<AgenticIdentity> {
+        (self.rules == Semantics::V1_6_1).then(|| self.plays.identity(tag))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::graph::{Dependency, Relation};
+    use super::super::graph::{AgenticRequest, Dependency, Relation};
     use super::super::ids::tests::Shared;
     use super::*;
 

@@ -148,6 +148,9 @@ impl Harness {
         }
         let tag = flight.turn.tag;
         if terminal == Terminal::Completed {
+            if flight.tokens < flight.turn.output_tokens {
+                source.cut_short(tag, flight.tokens);
+            }
             let sample = self.collector.completed(flight, now);
             if let Some(scaling) = &mut self.scaling
                 && let Some(sample) = sample

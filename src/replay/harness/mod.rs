@@ -15,7 +15,6 @@ mod ticks;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::time::Duration;
 
 use crate::engine::{HandoffFact, Semantics};
 use crate::types::{SimTime, Token};
@@ -177,8 +176,8 @@ impl Harness {
 
     /// Ends before the first event after `limit`; passes under way then do not count.
     #[must_use]
-    pub fn with_max_sim_time(mut self, limit: Duration) -> Self {
-        self.max_sim_time = Some(SimTime::ZERO + limit);
+    pub fn with_max_sim_time(mut self, limit: SimTime) -> Self {
+        self.max_sim_time = Some(limit);
         self
     }
 
@@ -214,10 +213,11 @@ impl Harness {
                 break;
             }
             let Some(next) = self.next_instant(source) else {
-                if waiting > 0 {
-                    return Err(ReplayError::DeadEnd(waiting));
-                }
-                break;
+                return Err(if waiting > 0 {
+                    ReplayError::DeadEnd(waiting)
+                } else {
+                    ReplayError::NeverDue
+                });
             };
             if self.max_sim_time.is_some_and(|limit| next > limit) {
                 if self.looks_between_passes && waiting == 0 {
@@ -271,9 +271,8 @@ impl Harness {
                 }
             }
         }
-        if self.pools[self.serving_pool as usize].spec.engine.semantics == Semantics::V1_4_2 {
-            let alone = self.looks_between_passes;
-            self.collector.tell_less(alone || source.has_single_turns(), alone);
+        if self.looks_between_passes {
+            self.collector.tell_less();
         }
         let scaling = self.scaling.map(|scaling| scaling.log);
         Report::new(self.collector, self.sla, used, source.trajectories(), scaling, partial)
@@ -353,6 +352,7 @@ impl Harness {
                 }
             }
             self.welcome(source);
+            let ended = self.ended;
             if self.arrivals_first {
                 self.take_arrivals(source);
                 self.carry_out(source);
@@ -375,8 +375,10 @@ impl Harness {
             let pass_due = self.passes.peek().is_some_and(|Reverse((at, _))| *at <= now);
             let other_due = self.others.peek().is_some_and(|Reverse((at, _))| *at <= now);
             let arrival_due = !self.looks_away() && source.next_at().is_some_and(|at| at <= now);
+            // A closed loop goes on when a request ends, also in a pass that takes no time.
+            let place_free = self.ended > ended && !self.looks_away();
             let ordered = self.handoffs.as_ref().is_some_and(Handoffs::has_orders);
-            if pass_due || other_due || arrival_due || ordered || !self.ready.is_empty() {
+            if pass_due || other_due || arrival_due || place_free || ordered || !self.ready.is_empty() {
                 continue;
             }
             let over = self.flights.len() == 0 && source.is_drained();

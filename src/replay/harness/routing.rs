@@ -1,7 +1,6 @@
 //! The router of one pool, whichever kind it is.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use crate::block_hash::{BlockHasher, chain, salted_seed};
 use crate::router::{self, KvRouter, Placement, RoundRobin, RouterError, Routing, Target};
@@ -51,7 +50,8 @@ pub(in crate::replay) struct Kv {
     /// Whose turn it is.
     next: usize,
     sync: bool,
-    lag: Duration,
+    /// How late cache changes arrive, ms.
+    lag_ms: f64,
     /// Cache changes on their way: due, from, what.
     pending: VecDeque<(SimTime, Target, KvEvent)>,
     block_size: u32,
@@ -65,7 +65,7 @@ impl PoolRouter {
             config,
             policy,
             seed,
-            event_lag,
+            event_lag_ms,
             replicas,
         } = spec
         else {
@@ -98,7 +98,7 @@ impl PoolRouter {
             routers: (0..(*replicas).max(1)).map(router).collect(),
             next: 0,
             sync: config.router_replica_sync,
-            lag: *event_lag,
+            lag_ms: *event_lag_ms,
             pending: VecDeque::new(),
             block_size: engine.block_size.max(1),
             hasher: BlockHasher::with_seed(salted_seed(&HashSalt::default())),
@@ -143,12 +143,12 @@ impl PoolRouter {
             events.clear();
             return;
         };
-        if kv.lag.is_zero() {
+        if kv.lag_ms <= 0.0 {
             for event in events.drain(..) {
                 kv.routers.iter_mut().for_each(|router| router.apply(target, &event));
             }
         } else {
-            let due = now + kv.lag;
+            let due = now.after_ms(kv.lag_ms);
             kv.pending.extend(events.drain(..).map(|event| (due, target, event)));
         }
     }
@@ -265,5 +265,75 @@ impl Kv {
             overlap: Some((placement.overlap_blocks, placement.best_overlap_blocks)),
             replica: u32::try_from(replica).ok().filter(|_| self.routers.len() > 1),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::engine::EngineConfig;
+    use crate::router::{PolicyProfile, RouterConfig};
+    use crate::types::StoredBlock;
+
+    use super::*;
+
+    #[test]
+    fn cache_changes_arrive_after_their_lag_to_the_last_bit() {
+        let config = RouterConfig::default();
+        let lag = 2.0 / 3.0;
+        let spec = RouterSpec::Kv {
+            policy: Box::new(PolicyProfile::of_config(&config)),
+            config: Box::new(config),
+            seed: 1,
+            event_lag_ms: lag,
+            replicas: 1,
+        };
+        let engine = EngineConfig {
+            block_size: 4,
+            ..EngineConfig::default()
+        };
+        let pool = PoolSpec {
+            engine,
+            workers: 2,
+            dp_size: 1,
+            gpus_per_worker: 1,
+            startup: std::time::Duration::ZERO,
+        };
+        let mut router = PoolRouter::new(&spec, &pool, Side::Aggregated);
+        (0..2).for_each(|worker| router.add(worker, 1));
+        let prompt = [7; 4];
+        let PoolRouter::Kv(kv) = &mut router else {
+            panic!("a KV router was asked for")
+        };
+        let local = kv.hasher.local(&prompt);
+        let stored = KvEvent::Stored {
+            parent: None,
+            blocks: vec![StoredBlock {
+                block_hash: chain(None, local),
+                tokens_hash: local,
+            }],
+        };
+        let sent = SimTime::of_ms(1.0);
+        router.apply(Target { worker: 1, rank: 0 }, &mut vec![stored], sent);
+        let mut overlap = |id: u64, now: SimTime| {
+            let turn = Turn {
+                tag: 0,
+                session: 0,
+                turn: 0,
+                arrival: now,
+                input_tokens: 4,
+                output_tokens: 1,
+                planned: None,
+                priority: 0,
+                strict_priority: 0,
+                policy_class: None,
+            };
+            match router.arrive(id, &turn, &prompt, (&[0, 1], 1), now) {
+                Ok(Routed::Now(route)) => route.overlap.map(|(_, best)| best),
+                _ => None,
+            }
+        };
+        let due = sent.after_ms(lag);
+        assert_eq!(overlap(1, SimTime::from_bits(due.to_bits() - 1)), Some(0));
+        assert_eq!(overlap(2, due), Some(1));
     }
 }

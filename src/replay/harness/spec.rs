@@ -66,8 +66,8 @@ pub enum RouterSpec {
         policy: Box<PolicyProfile>,
         /// Decides ties.
         seed: u64,
-        /// How long a cache change takes to reach the router.
-        event_lag: Duration,
+        /// How long a cache change takes to reach the router, ms.
+        event_lag_ms: f64,
         /// Routers that share the load, at least 1; each knows what went through it, and the rest with
         /// `router_replica_sync` only.
         replicas: u32,
@@ -133,4 +133,7 @@ pub enum ReplayError {
     /// Something waits for what cannot come.
     #[error("replay cannot go on: {0} requests are in flight and no event is due")]
     DeadEnd(usize),
+    /// The workload has more to come and does not say when.
+    #[error("replay cannot go on: nothing is in flight and the rest of the workload is never due")]
+    NeverDue,
 }

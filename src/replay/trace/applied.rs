@@ -236,8 +236,8 @@ impl<R: Rewind> TurnFile for AppliedFile<R> {
         Some(first)
     }
 
-    fn has_single_turns(&self) -> bool {
-        self.turns as usize == self.sessions.len()
+    fn is_of_requests(&self) -> bool {
+        false
     }
 
     fn following(&self, turn: u32) -> Option<u32> {

@@ -214,7 +214,7 @@ impl MooncakeScan {
 /// # Errors
 /// [`TraceError`] names the line and the field.
 pub fn read<R: BufRead>(mut rows: MooncakeRows<R>) -> Result<SessionTrace, TraceError> {
-    let mut trace = SessionTrace::new(rows.options.block_tokens, rows.options.delta, "request_");
+    let mut trace = SessionTrace::new(rows.options.block_tokens, rows.options.delta, "request_").of_requests();
     let mut sessions: HashMap<Box<str>, Open, FxBuildHasher> = HashMap::default();
     while let Some(mut row) = rows.advance()? {
         let known = row.session.as_deref().and_then(|name| sessions.get_mut(name));

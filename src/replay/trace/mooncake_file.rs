@@ -153,7 +153,7 @@ impl<R: Rewind> TurnFile for MooncakeFile<R> {
         Some(row)
     }
 
-    fn has_single_turns(&self) -> bool {
+    fn is_of_requests(&self) -> bool {
         self.next.is_empty()
     }
 

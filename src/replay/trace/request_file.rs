@@ -185,7 +185,7 @@ impl<R: Rewind> TurnFile for RequestFile<R> {
         more.then_some(turn)
     }
 
-    fn has_single_turns(&self) -> bool {
+    fn is_of_requests(&self) -> bool {
         true
     }
 

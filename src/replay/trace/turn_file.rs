@@ -40,8 +40,9 @@ pub(crate) trait TurnFile {
     /// The first turn of the session that starts next, each once.
     fn next_start(&mut self) -> Option<u32>;
 
-    /// Whether no session has a second turn.
-    fn has_single_turns(&self) -> bool;
+    /// Whether Dynamo takes the turns for single requests where they come at their own times: where no session has a second
+    /// one.
+    fn is_of_requests(&self) -> bool;
 
     /// The turn that follows in the same session.
     fn following(&self, turn: u32) -> Option<u32>;

@@ -16,8 +16,8 @@ use tokio_util::task::TaskTracker;
 
 use super::FaceState;
 use super::faults;
-use super::patient::PatientIo;
 use super::routes;
+use crate::patient_io::PatientIo;
 use crate::transport::request_plane::tcp::server::Shutdown;
 
 /// A load generator opens its connections all at once.

@@ -2,7 +2,7 @@
 //!
 //! | Module | What |
 //! |---|---|
-//! | `listener`, `patient` | accept loop and connections; one listener per worker |
+//! | `listener` | accept loop and connections; one listener per worker |
 //! | `routes` | paths, bodies, small answers |
 //! | `body` -> `plan` | what was sent -> what is to be generated, all checks made |
 //! | `mailbox` -> `generation` | tokens from the rank -> text per choice, stop strings |
@@ -30,7 +30,6 @@ mod listener;
 mod logprobs;
 mod mailbox;
 pub mod open;
-mod patient;
 mod plan;
 mod routes;
 mod stop;

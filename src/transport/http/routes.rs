@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::answer::{Envelope, Finished};
 use super::body::{ChatBody, CompletionBody, Conversation, DetokenizeBody, TokenizeBody, Tokenized};
 use super::error::ApiError;
-use super::faults::{self, Detour};
+use super::faults::{self, Detour, Garbage};
 use super::generation::{Generation, Interrupted};
 use super::open::Caller;
 use super::plan::{self, Api, Plan};
@@ -269,6 +269,7 @@ async fn generate(
         key => key.map(Arc::from),
     };
     faults::arrive(state, &reset).await;
+    let garbage = Garbage::of(state);
     state.intake.knock(&client_id)?;
     let limit = state.limits.max_pending_tokens;
     let prefix = match plan.api {
@@ -281,7 +282,7 @@ async fn generate(
         address: peer,
     };
     let answer_id = caller.answer.clone();
-    let generation = Generation::start(
+    let mut generation = Generation::start(
         &plan,
         caller,
         dp_rank.transpose()?,
@@ -301,21 +302,26 @@ async fn generate(
         vocab_size: state.model.vocab_size,
     };
     if let Some(told) = plan.stream {
-        let stream = EventStream::new(generation, plan, told, envelope, reset);
+        let stream = EventStream::new(generation, plan, told, envelope, garbage, reset);
         let mut answer = Response::new(FaceBody::Events(Box::new(stream)));
         let event_stream = HeaderValue::from_static("text/event-stream; charset=utf-8");
         answer.headers_mut().insert(CONTENT_TYPE, event_stream);
         return Ok(answer);
     }
-    whole(generation, &plan, &envelope, &reset).await
+    let whole = whole(&mut generation, &plan, &envelope, &reset).await?.to_string();
+    let body = match garbage {
+        Some(garbage) => garbage.in_body(generation.usage().completion, whole),
+        None => whole,
+    };
+    Ok(json_text(StatusCode::OK, body))
 }
 
 async fn whole(
-    mut generation: Generation,
+    generation: &mut Generation,
     plan: &Plan,
     envelope: &Envelope,
     reset: &CancellationToken,
-) -> Result<Answer, ApiError> {
+) -> Result<Value, ApiError> {
     let echoes = plan
         .prompts
         .iter()
@@ -341,7 +347,7 @@ async fn whole(
             }
         }
     }
-    Ok(ok(&envelope.whole(plan, choices, generation.usage())))
+    Ok(envelope.whole(plan, choices, generation.usage()))
 }
 
 fn models(model: &FaceModel) -> Value {
@@ -389,7 +395,11 @@ fn ok(value: &Value) -> Answer {
 }
 
 fn json_answer(status: StatusCode, value: &Value) -> Answer {
-    let mut answer = Response::new(FaceBody::json(value));
+    json_text(status, value.to_string())
+}
+
+fn json_text(status: StatusCode, text: String) -> Answer {
+    let mut answer = Response::new(FaceBody::text(text));
     *answer.status_mut() = status;
     answer
         .headers_mut()

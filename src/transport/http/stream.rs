@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::answer::{self, Envelope};
 use super::error::ApiError;
+use super::faults::Garbage;
 use super::generation::{Generation, Interrupted};
 use super::plan::{Plan, StreamPlan};
 
@@ -29,10 +30,6 @@ impl FaceBody {
 
     pub(super) fn text(text: String) -> Self {
         Self::Whole(Some(text.into()))
-    }
-
-    pub(super) fn json(value: &Value) -> Self {
-        Self::Whole(Some(value.to_string().into()))
     }
 }
 
@@ -69,6 +66,9 @@ pub(super) struct EventStream {
     told: StreamPlan,
     envelope: Envelope,
     opened: bool,
+    /// Tokens told, of all choices.
+    tokens: usize,
+    garbage: Option<Garbage>,
     /// Resets the connection.
     reset: CancellationToken,
 }
@@ -79,6 +79,7 @@ impl EventStream {
         plan: Plan,
         told: StreamPlan,
         envelope: Envelope,
+        garbage: Option<Garbage>,
         reset: CancellationToken,
     ) -> Self {
         Self {
@@ -87,6 +88,8 @@ impl EventStream {
             told,
             envelope,
             opened: false,
+            tokens: 0,
+            garbage,
             reset,
         }
     }
@@ -118,6 +121,12 @@ impl EventStream {
                         }
                     }
                     for delta in &deltas {
+                        if delta.token.is_some() {
+                            if let Some(garbage) = &self.garbage {
+                                garbage.before_token(self.tokens, &mut out);
+                            }
+                            self.tokens += 1;
+                        }
                         put(&mut out, &with_counts(self.envelope.delta(delta)));
                     }
                     if generation.is_done() {

@@ -10,6 +10,7 @@
 //! | [`caller`] | the other side of all this: one question to one endpoint |
 //! | [`endpoint`] | what stands behind a path: `generate`, or a KV recovery endpoint |
 //! | [`figures`] | what Dynamo counts of an endpoint |
+//! | [`mending`] | the end of what a fault has done to connections |
 //! | [`plane`] | where a worker puts its endpoints, whatever brings the requests |
 //! | [`tcp`] | the TCP listener side (frames, acks) |
 //! | [`nats`] | subscriptions and replies |
@@ -21,6 +22,7 @@ pub mod caller;
 pub mod control;
 pub mod endpoint;
 pub mod figures;
+pub mod mending;
 pub mod nats;
 pub mod plane;
 pub mod request;

@@ -194,11 +194,7 @@ fn key(row: &[Value]) -> String {
     row.iter().map(cell).collect::<Vec<_>>().join(" ")
 }
 
-/// Equal; a name that a recording leaves out is not compared, as some of 1.6.1 do with sessions.
 fn same_cell(theirs: &Value, mine: &Value) -> bool {
-    if theirs.is_null() && mine.is_string() {
-        return true;
-    }
     match (theirs.as_f64(), mine.as_f64()) {
         (Some(theirs), Some(mine)) => (theirs - mine).abs() <= TIME_TOLERANCE,
         _ => theirs == mine,

@@ -140,7 +140,7 @@ impl Rank {
         let parts = &self.handoffs.parts;
         let trouble = Trouble::of(self.faults.post.table());
         source.travel = Some((parts.gauge.open(), parts.gauge.transfer()));
-        let after = match trouble.when_ready {
+        let after = match trouble.ends() {
             WhenReady::Said { late } => late,
             WhenReady::Abort => return self.fail_handoff(id, ABORTED),
             WhenReady::Silence | WhenReady::Orphan => {

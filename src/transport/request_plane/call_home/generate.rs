@@ -11,11 +11,12 @@ use super::sink::SocketSink;
 use super::stream::{self, Ended};
 use crate::faults::WorkerFaults;
 use crate::faults::draw::Dice;
-use crate::faults::kind::{GateFault, RequestFault, ResponseFault};
+use crate::faults::kind::{RequestFault, ResponseFault};
 use crate::transport::intake::{Failure, Intake, Leg, Refusal, Submission, TokenSink, next_request_id};
 use crate::transport::request_plane::control::Control;
 use crate::transport::request_plane::endpoint::{Call, Endpoint};
 use crate::transport::request_plane::figures::{CallError, CallInFlight, EndpointFigures};
+use crate::transport::request_plane::mending::Mending;
 use crate::transport::request_plane::request::{Asked, PreprocessedRequest};
 use crate::transport::request_plane::tcp::frame::Ack;
 use crate::transport::toxic::Toxics;
@@ -40,13 +41,31 @@ pub struct StreamCounts {
     pub answers: OpenAnswers,
 }
 
+struct Disturbance {
+    faults: Arc<WorkerFaults>,
+    mending: Arc<Mending>,
+}
+
+/// What becomes of a call.
+enum Fate {
+    /// It is looked at after a while.
+    Served {
+        /// Delay.
+        wait: Duration,
+        /// What is said now.
+        ack: Ack,
+    },
+    /// Nothing but this.
+    Lost(Ack),
+}
+
 /// One worker's `generate`.
 pub struct GenerateEndpoint {
     intake: Arc<dyn Intake>,
     counts: Arc<StreamCounts>,
     max_open: u32,
     dialer: Dialer,
-    faults: Option<Arc<WorkerFaults>>,
+    faults: Option<Disturbance>,
     disaggregated_params: Option<Arc<serde_json::Value>>,
 }
 
@@ -63,16 +82,52 @@ impl GenerateEndpoint {
         }
     }
 
-    /// The same, asking for faults.
+    /// The same, asking for faults. `mending` ends what they do to connections.
     #[must_use]
-    pub fn disturbed_by(mut self, faults: Arc<WorkerFaults>) -> Self {
-        self.faults = Some(faults);
+    pub fn disturbed_by(mut self, faults: Arc<WorkerFaults>, mending: Arc<Mending>) -> Self {
+        self.faults = Some(Disturbance { faults, mending });
         self
     }
 
-    /// What happens to this call or answer.
-    fn ask<F: GateFault>(&self) -> Vec<F> {
-        self.faults.as_ref().map_or_else(Vec::new, |faults| faults.ask())
+    /// What faults make of a call.
+    fn fate(&self) -> Fate {
+        let served = |wait, ack| Fate::Served { wait, ack };
+        let disturbance = self.faults.as_ref();
+        let Some(Disturbance { faults, mending }) = disturbance.filter(|it| !it.faults.is_quiet::<RequestFault>())
+        else {
+            return served(Duration::ZERO, Ack::Accepted);
+        };
+        // Before the dice: a fault that ends in between ends this, too.
+        let mended = mending.token();
+        let due = faults.draw::<RequestFault>();
+        let happens = |is_it: fn(&RequestFault) -> bool| {
+            let fault = due.iter().find(|fault| is_it(fault));
+            fault.inspect(|fault| fault.happened()).is_some()
+        };
+        if happens(|fault| matches!(fault, RequestFault::ResetPeer {})) {
+            return Fate::Lost(Ack::Reset);
+        }
+        if happens(|fault| matches!(fault, RequestFault::BlackHole {})) {
+            return Fate::Lost(Ack::Withheld(mended));
+        }
+        let ack = if happens(|fault| matches!(fault, RequestFault::AckWithheld {})) {
+            Ack::Withheld(mended)
+        } else {
+            Ack::Accepted
+        };
+        if happens(|fault| matches!(fault, RequestFault::NoCallHome {})) {
+            return Fate::Lost(ack);
+        }
+        let mut wait = Duration::ZERO;
+        for fault in &due {
+            if let RequestFault::Latency { ms, jitter_ms } = **fault {
+                fault.happened();
+                let draw = self.counts.accepted.load(Ordering::Relaxed);
+                let ms = ms + jitter_ms * Dice::new(draw, 1).unit(0);
+                wait = Duration::try_from_secs_f64(ms / 1e3).unwrap_or(Duration::ZERO);
+            }
+        }
+        served(wait, ack)
     }
 
     /// The endpoint of a prefill worker: what its answers carry for the decode legs.
@@ -109,8 +164,10 @@ impl GenerateEndpoint {
     async fn stream(&self, Call { control, body }: Call, answer: &OpenAnswer) -> Option<(Ended, Told)> {
         let decoded = PreprocessedRequest::decode(control.codec, &body);
         drop(body);
-        let faults = self.ask::<ResponseFault>();
-        let detour = Toxics::of(&faults).map(|toxics| (toxics, Dice::new(answer.id.0, 0)));
+        let faults = self.faults.as_ref();
+        let faults = faults.map_or_else(Vec::new, |disturbance| disturbance.faults.draw::<ResponseFault>());
+        let (of_bytes, of_frames) = faults.into_iter().partition(|fault| fault.acts_on_bytes());
+        let detour = Toxics::of(of_bytes).map(|toxics| (toxics, Dice::new(answer.id.0, 0)));
         let socket = match self.dialer.dial_by(control.address, detour).await {
             Ok(socket) => Arc::new(socket),
             Err(error) => {
@@ -139,7 +196,7 @@ impl GenerateEndpoint {
             asked.clone().unwrap_or_default(),
             self.disaggregated_params.clone(),
             &self.dialer.limits,
-            &faults,
+            of_frames,
         );
         answer.has_socket(&sink);
         let mut ids = Vec::with_capacity(1);
@@ -249,20 +306,10 @@ impl Endpoint for GenerateEndpoint {
         if self.counts.open.load(Ordering::Relaxed) >= self.max_open {
             return Ack::Overloaded("worker at capacity".to_owned());
         }
-        let (mut wait, mut ack) = (Duration::ZERO, Ack::Accepted);
-        for fault in self.ask::<RequestFault>() {
-            match fault {
-                RequestFault::Latency { ms, jitter_ms } => {
-                    let draw = self.counts.accepted.load(Ordering::Relaxed);
-                    let ms = ms + jitter_ms * Dice::new(draw, 1).unit(0);
-                    wait = Duration::try_from_secs_f64(ms / 1e3).unwrap_or(Duration::ZERO);
-                }
-                RequestFault::AckWithheld {} => ack = Ack::Withheld,
-                RequestFault::ResetPeer {} => return Ack::Reset,
-                RequestFault::BlackHole {} => return Ack::Withheld,
-                RequestFault::NoCallHome {} => return ack,
-            }
-        }
+        let (wait, ack) = match self.fate() {
+            Fate::Served { wait, ack } => (wait, ack),
+            Fate::Lost(ack) => return ack,
+        };
         let open = OpenStream::new(&self.counts, call.body.len());
         tokio::spawn(Arc::clone(&self).run(call, open, wait));
         ack

@@ -10,9 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 use super::AnswerLimits;
-use super::content::{self, Content};
+use super::content::Content;
 use super::socket::ResponseSocket;
 use crate::faults::kind::ResponseFault;
+use crate::faults::table::Due;
 use crate::transport::intake::{Failure, TokenSink};
 use crate::transport::request_plane::Codec;
 use crate::transport::request_plane::request::Asked;
@@ -86,13 +87,14 @@ impl SocketSink {
         asked: Asked,
         disaggregated_params: Option<Arc<serde_json::Value>>,
         limits: &AnswerLimits,
-        faults: &[ResponseFault],
+        faults: Vec<Due<ResponseFault>>,
     ) -> Arc<Self> {
         let content = (!faults.is_empty()).then(|| Box::new(Content::of(faults)));
         let mut buffer = Vec::with_capacity(512);
         response::write_handshake(&mut buffer, subject);
-        if content.as_ref().is_none_or(|content| !content.no_prologue) {
-            response::write_prologue(&mut buffer);
+        match content.as_ref().and_then(|content| content.no_prologue.as_ref()) {
+            Some(fault) => fault.happened(),
+            None => response::write_prologue(&mut buffer),
         }
         let out = Out {
             buffer,
@@ -221,10 +223,7 @@ impl SocketSink {
     }
 
     fn end(&self, out: &mut Out) {
-        let finals = self
-            .content
-            .as_ref()
-            .map_or(1, |content| if content.no_final { 0 } else { 1 + content.extra_finals });
+        let finals = self.content.as_ref().map_or(1, |content| content.finals());
         for _ in 0..finals {
             response::write_final(&mut out.buffer, self.codec);
         }
@@ -249,9 +248,8 @@ impl SocketSink {
         }
         if token.is_some()
             && let Some(content) = &self.content
-            && content.malformed_after == Some(out.completion_tokens)
         {
-            content::write_malformed(&mut out.buffer);
+            content.before_token(out.completion_tokens, &mut out.buffer);
         }
         out.completion_tokens += u32::from(token.is_some());
         let usage = finish.map(|_| self.usage(&out));

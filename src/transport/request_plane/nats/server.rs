@@ -253,7 +253,7 @@ impl Task {
         if let Some(why) = ack.refusal() {
             tracing::debug!(subject = %self.subject, %why, "refused a request");
         }
-        let silent = matches!(ack, Ack::Withheld | Ack::Reset);
+        let silent = matches!(ack, Ack::Withheld(_) | Ack::Reset);
         if let Some(reply) = request.reply.filter(|_| !silent) {
             let sent = tokio::time::timeout(REPLY_PATIENCE, client.publish(reply, ack.text().into())).await;
             if !matches!(sent, Ok(Ok(()))) {

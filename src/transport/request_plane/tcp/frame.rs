@@ -13,6 +13,7 @@
 //! Source: Dynamo 1.6.1 and 1.4.2, golden vectors G1 and G3.
 
 use bytes::{Buf, Bytes, BytesMut};
+use tokio_util::sync::CancellationToken;
 
 /// Dynamo's own limit of a whole request frame (`DYN_TCP_MAX_MESSAGE_SIZE`).
 pub const DEFAULT_MAX_FRAME_BYTES: usize = 32 * 1024 * 1024;
@@ -103,7 +104,7 @@ pub fn encode(out: &mut Vec<u8>, path: &str, headers: &str, payload: &[u8]) {
 }
 
 /// The worker's answer on the request connection.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum Ack {
     /// Queued; the worker will dial back.
     Accepted,
@@ -111,8 +112,9 @@ pub enum Ack {
     Overloaded(String),
     /// Not here, or not any more. 1.6.1 quarantines the worker for 5 s and migrates, 1.4.2 answers 503.
     Unavailable(String),
-    /// Nothing is said, and nothing more on this connection: acks have no names, only an order. A fault.
-    Withheld,
+    /// Nothing is said, and nothing more on this connection: acks have no names, only an order. A fault. When the token is
+    /// cancelled the connection is closed: nothing else puts it in order again.
+    Withheld(CancellationToken),
     /// Nothing is said, and the connection is reset. A fault.
     Reset,
 }
@@ -121,7 +123,7 @@ impl Ack {
     /// The words that travel: none for an accepted request.
     pub fn text(&self) -> String {
         match self {
-            Self::Accepted | Self::Withheld | Self::Reset => String::new(),
+            Self::Accepted | Self::Withheld(_) | Self::Reset => String::new(),
             Self::Overloaded(why) => format!("Server overloaded: {why}"),
             Self::Unavailable(why) => format!("Server unavailable: {why}"),
         }
@@ -130,7 +132,7 @@ impl Ack {
     /// Why the request is not taken; `None` when it is.
     pub fn refusal(&self) -> Option<&str> {
         match self {
-            Self::Accepted | Self::Withheld | Self::Reset => None,
+            Self::Accepted | Self::Withheld(_) | Self::Reset => None,
             Self::Overloaded(why) | Self::Unavailable(why) => Some(why),
         }
     }

@@ -2,7 +2,8 @@
 //!
 //! Each connection is one task: it reads pipelined request frames, finds the endpoint by path, lets it take or refuse
 //! the call, and writes the acks in request order. Nothing here waits for an engine. A peer is bounded in every way:
-//! frame size, time to finish a frame it has begun, time to take its acks, number of connections.
+//! frame size, time to finish a frame it has begun, time to take its acks, number of connections. A connection on which a
+//! fault has withheld an ack says nothing more and is closed when the fault is over ([`super::super::mending`]).
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -168,6 +169,14 @@ async fn accept(
     }
 }
 
+/// Never without a token.
+async fn cancelled(token: Option<&CancellationToken>) {
+    match token {
+        Some(token) => token.cancelled().await,
+        None => std::future::pending().await,
+    }
+}
+
 struct OpenGuard(Arc<AtomicU32>);
 
 impl OpenGuard {
@@ -205,6 +214,8 @@ enum Ended {
     SlowAcks(Duration),
     #[error("no TLS with this peer: {0}")]
     Handshake(io::Error),
+    #[error("its acks were out of step, and the fault that withheld one is over")]
+    Mended,
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -230,6 +241,7 @@ impl Connection {
         match ended {
             None => tracing::debug!(peer = %self.peer, "request connection reset"),
             Some(Ended::Eof) => tracing::debug!(peer = %self.peer, "request connection closed"),
+            Some(reason @ Ended::Mended) => tracing::debug!(peer = %self.peer, %reason, "closed a request connection"),
             Some(Ended::Io(error)) => tracing::debug!(peer = %self.peer, %error, "request connection lost"),
             Some(
                 reason @ (Ended::Truncated
@@ -271,19 +283,22 @@ impl Connection {
         // Starts small: a frontend keeps up to a hundred connections open, most of them idle.
         let mut buffer = BytesMut::with_capacity(4096);
         let mut acks = Vec::new();
-        let mut muted = false;
+        // Acks are missing on it until then.
+        let mut spoiled: Option<CancellationToken> = None;
         loop {
             let oversized = loop {
                 match frame::decode(&mut buffer, self.limits.max_frame_bytes) {
                     Ok(Some(frame)) => match self.dispatch(&frame) {
-                        Ack::Withheld => muted = true,
+                        Ack::Withheld(mended) => drop(spoiled.get_or_insert(mended)),
                         Ack::Reset => return None,
-                        Ack::Accepted | Ack::Overloaded(_) | Ack::Unavailable(_) if muted => {}
+                        Ack::Accepted | Ack::Overloaded(_) | Ack::Unavailable(_) if spoiled.is_some() => {}
                         ack @ (Ack::Accepted | Ack::Overloaded(_) | Ack::Unavailable(_)) => ack.write(&mut acks),
                     },
                     Ok(None) => break None,
                     Err(oversized) => {
-                        Ack::Unavailable(oversized.to_string()).write(&mut acks);
+                        if spoiled.is_none() {
+                            Ack::Unavailable(oversized.to_string()).write(&mut acks);
+                        }
                         break Some(oversized);
                     }
                 }
@@ -302,24 +317,34 @@ impl Connection {
             if let Some(oversized) = oversized {
                 return Some(oversized.into());
             }
-            let read = if buffer.is_empty() {
-                // Between frames a connection may idle for ever; a large buffer is not kept for that.
-                if buffer.capacity() > 64 * 1024 {
-                    buffer = BytesMut::with_capacity(4096);
+            tokio::select! {
+                () = cancelled(spoiled.as_ref()) => return Some(Ended::Mended),
+                read = self.read(stream, &mut buffer) => {
+                    if let Err(ended) = read {
+                        return Some(ended);
+                    }
                 }
-                stream.read_buf(&mut buffer).await
-            } else {
-                match tokio::time::timeout(self.limits.peer_patience, self.read_more(stream, &mut buffer)).await {
-                    Ok(read) => read,
-                    Err(_) => return Some(Ended::SlowFrame(self.limits.peer_patience)),
-                }
-            };
-            match read {
-                Ok(0) if buffer.is_empty() => return Some(Ended::Eof),
-                Ok(0) => return Some(Ended::Truncated),
-                Ok(_) => {}
-                Err(error) => return Some(error.into()),
             }
+        }
+    }
+
+    /// Reads what comes next, be it the rest of a frame.
+    async fn read<S: AsyncRead + Unpin>(&self, stream: &mut S, buffer: &mut BytesMut) -> Result<(), Ended> {
+        let patience = self.limits.peer_patience;
+        let bytes = if buffer.is_empty() {
+            // Between frames a connection may idle for ever; a large buffer is not kept for that.
+            if buffer.capacity() > 64 * 1024 {
+                *buffer = BytesMut::with_capacity(4096);
+            }
+            stream.read_buf(buffer).await?
+        } else {
+            let read = tokio::time::timeout(patience, self.read_more(stream, buffer)).await;
+            read.map_err(|_| Ended::SlowFrame(patience))??
+        };
+        match bytes {
+            0 if buffer.is_empty() => Err(Ended::Eof),
+            0 => Err(Ended::Truncated),
+            _ => Ok(()),
         }
     }
 

@@ -1,8 +1,12 @@
 //! Answers of the admin API for people.
 
+mod journal;
+
 use std::fmt::Write as _;
 
 use serde_json::Value;
+
+pub(super) use self::journal::{entry, journal, sample};
 
 use crate::truth::Drift;
 use crate::truth::choice::Choices;
@@ -183,10 +187,35 @@ pub(super) fn faults(listed: &Value) -> String {
     }
 }
 
+/// The blocks that each rank has announced and has no more, oldest first.
+pub(super) fn former(ranks: &Value) -> String {
+    let blocks: Vec<Value> = items(ranks).map(|rank| rank["blocks"].clone()).collect();
+    let mut out = cache(&blocks.into());
+    for (rank, dropped) in items(ranks)
+        .map(|rank| rank["dropped"].as_u64().unwrap_or(0))
+        .enumerate()
+    {
+        if dropped > 0 {
+            // Writing into a String cannot fail.
+            let _ = write!(out, "\n(r{rank}: {dropped} older ones are no longer kept)");
+        }
+    }
+    out
+}
+
+/// The catalogue; parameters that can be left out in brackets.
 pub(super) fn kinds(kinds: &Value) -> String {
     let mut lines = vec![head(&["kind", "parameters", "what it does"])];
+    let param = |param: &Value| {
+        let name = text(&param["name"]);
+        if param["required"] == true {
+            name
+        } else {
+            format!("[{name}]")
+        }
+    };
     lines.extend(items(kinds).map(|kind| {
-        let params: Vec<String> = items(&kind["params"]).map(text).collect();
+        let params: Vec<String> = items(&kind["params"]).map(param).collect();
         vec![
             format!("{}.{}", text(&kind["layer"]), text(&kind["kind"])),
             params.join(" "),
@@ -196,64 +225,44 @@ pub(super) fn kinds(kinds: &Value) -> String {
     table(&lines)
 }
 
-pub(super) fn journal(page: &Value) -> String {
-    let mut lines = vec![head(&["at s", "event", "what"])];
-    lines.extend(items(&page["entries"]).map(|entry| {
-        let at = entry["at_ms"].as_f64().unwrap_or(0.0) / 1e3;
-        let id = || format!("f{}", entry["id"]);
-        let what = match entry["event"].as_str().unwrap_or_default() {
-            "added" => format!("{}: {}", id(), line_of(&entry["fault"])),
-            "removed" | "closed" => id(),
-            "opened" => format!("{}: {}", id(), worker_list(&entry["workers"])),
-            "healed" => worker_list(&entry["workers"]),
-            "drawn" => format!("{} w{} draw {}: {}", id(), entry["worker"], entry["draw"], entry["hit"]),
-            "done" => {
-                let why = if entry["id"].is_null() {
-                    String::new()
-                } else {
-                    format!(" by {}", id())
-                };
-                let error = entry["error"]
-                    .as_str()
-                    .map_or_else(String::new, |error| format!(": {error}"));
-                format!("{} {}{why}{error}", text(&entry["act"]), text(&entry["path"]))
-            }
-            "gave_up" if entry["path"] == format!("w{}", entry["worker"]) => {
-                format!(
-                    "{} stays dead: its budget of {} is spent",
-                    text(&entry["path"]),
-                    budget(entry)
-                )
-            }
-            "gave_up" => format!(
-                "w{} dies: the budget of {}, {}, is spent",
-                entry["worker"],
-                text(&entry["path"]),
-                budget(entry)
-            ),
-            "state" => format!("w{} {}", entry["worker"], text(&entry["state"])),
-            _ => entry.to_string(),
-        };
-        vec![format!("{at:.3}"), text(&entry["event"]), what]
-    }));
-    let mut out = table(&lines);
-    if let Some(earlier) = page["earlier"].as_u64().filter(|earlier| *earlier > 0) {
-        // Writing into a String cannot fail.
-        let _ = write!(out, "\n({earlier} earlier entries are not shown; --last shows more)");
+/// Kinds with all that their parameters may be.
+pub(super) fn kinds_in_full(kinds: &Value) -> String {
+    let mut lines = vec![head(&["kind", "parameter", "what it may be", "what it says"])];
+    for kind in items(kinds) {
+        let name = format!("{}.{}", text(&kind["layer"]), text(&kind["kind"]));
+        lines.push(vec![
+            name,
+            String::new(),
+            String::new(),
+            text(&kind["about"]).trim().to_owned(),
+        ]);
+        lines.extend(items(&kind["params"]).map(|param| {
+            let says = text(&param["description"]);
+            vec![String::new(), text(&param["name"]), allowed(param), says]
+        }));
     }
-    if page["lost"] == true {
-        out.push_str("\n(older entries are no longer kept)");
-    }
-    out
+    table(&lines)
 }
 
-fn budget(entry: &Value) -> String {
-    format!("{} restarts in {} s", entry["budget"], entry["window_s"])
-}
-
-fn line_of(fault: &Value) -> String {
-    let fault: Result<crate::faults::Fault, _> = serde_json::from_value(fault.clone());
-    fault.map_or_else(|error| error.to_string(), |fault| fault.to_string())
+/// What a parameter's schema allows, in words.
+fn allowed(param: &Value) -> String {
+    let mut words = match param["type"].as_str() {
+        Some("boolean") => vec!["true or false".to_owned()],
+        Some("string") => vec!["a text".to_owned()],
+        Some("integer") => vec!["a whole number".to_owned()],
+        Some(_) => vec!["a number".to_owned()],
+        None => vec![items(&param["enum"]).map(text).collect::<Vec<_>>().join(" | ")],
+    };
+    let bound = |lead: &str, key: &str| param[key].as_f64().map(|bound| format!("{lead} {bound}"));
+    words.extend(bound("from", "minimum"));
+    words.extend(bound("above", "exclusiveMinimum"));
+    // What the type holds is no bound worth telling.
+    words.extend(bound("to", "maximum").filter(|_| param["maximum"].as_f64().is_some_and(|most| most < 4e9)));
+    words.extend(param["x-unit"].as_str().map(|unit| format!("({unit})")));
+    if param["required"] == true {
+        words.push("needed".to_owned());
+    }
+    words.join(" ")
 }
 
 pub(super) fn drift(drift: &Drift) -> String {

@@ -12,14 +12,14 @@ use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
 /// A socket with a limit on stalled writes.
-pub(super) struct PatientIo {
+pub(crate) struct PatientIo {
     inner: TokioIo<TcpStream>,
     patience: Duration,
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
 impl PatientIo {
-    pub(super) fn new(stream: TcpStream, patience: Duration) -> Self {
+    pub(crate) fn new(stream: TcpStream, patience: Duration) -> Self {
         Self {
             inner: TokioIo::new(stream),
             patience,
@@ -27,7 +27,7 @@ impl PatientIo {
         }
     }
 
-    pub(super) fn stream(&self) -> &TcpStream {
+    pub(crate) fn stream(&self) -> &TcpStream {
         self.inner.inner()
     }
 
