@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use actix::prelude::*;
+use futures::future::join_all;
 use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::watch;
@@ -157,29 +158,31 @@ impl Control {
         entry.is_some_and(|entry| matches!(entry.state(), WorkerState::Dead | WorkerState::Left))
     }
 
-    /// Takes every fault off the workers and starts those that are dead or gone again.
+    /// Takes every fault off the workers and starts those again that are dead, gone, or about to be.
     ///
     /// # Errors
     /// The first restart that failed.
     pub async fn heal(&self, workers: Vec<WorkerId>, same_id: bool) -> Result<(), CommandError> {
         let healed = self.desk.send(Heal(workers.clone())).await;
         healed.map_err(|_| CommandError::Stopped)?;
-        for worker in workers {
-            let state = self.registry.get(worker).map(|entry| entry.state());
-            match state {
-                // Not there yet, or leaving as it was told to.
-                None | Some(WorkerState::Planned | WorkerState::Draining) => continue,
-                // One that was killed a moment ago may not be gone yet, and looks alive.
-                Some(WorkerState::Starting | WorkerState::Ready | WorkerState::Left | WorkerState::Dead) => {}
-            }
-            let outcome = restart_when_gone(&self.fleet, worker, same_id).await;
-            if let Err(CommandError::Alive(_)) = outcome {
-                continue;
-            }
-            self.note(ActorPath { worker, child: None }, "restart", &outcome);
-            outcome?;
+        // One that is leaving may take a while; the others do not wait for it.
+        let revived = workers.into_iter().map(|worker| self.revive(worker, same_id));
+        join_all(revived).await.into_iter().collect()
+    }
+
+    async fn revive(&self, worker: WorkerId, same_id: bool) -> Result<(), CommandError> {
+        let state = self.registry.get(worker).map(|entry| entry.state());
+        if matches!(state, None | Some(WorkerState::Planned)) {
+            // Its turn to be launched comes.
+            return Ok(());
         }
-        Ok(())
+        // One that was killed a moment ago still looks alive.
+        let outcome = restart_when_gone(&self.fleet, worker, same_id).await;
+        if let Err(CommandError::Alive(_)) = outcome {
+            return Ok(());
+        }
+        self.note(ActorPath { worker, child: None }, "restart", &outcome);
+        outcome
     }
 
     /// Whom a selector means now; `seed` is that of its dice.

@@ -1,7 +1,7 @@
 //! Answers of the admin API that are not what was asked for.
 
 use axum::Json;
-use axum::extract::{FromRequestParts, Query};
+use axum::extract::{FromRequestParts, Path, Query};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
@@ -35,6 +35,19 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Asked<T> {
         let query = Query::<T>::from_request_parts(parts, state).await;
         query
             .map(|Query(asked)| Self(asked))
+            .map_err(|refused| Problem::bad(refused.body_text()))
+    }
+}
+
+/// A part of the path, refused in that form, too.
+pub(super) struct Named(pub(super) String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Named {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let path = Path::<String>::from_request_parts(parts, state).await;
+        path.map(|Path(named)| Self(named))
             .map_err(|refused| Problem::bad(refused.body_text()))
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
@@ -11,7 +11,7 @@ use axum::{Json, Router};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::answer::{Asked, Problem};
+use super::answer::{Asked, Named, Problem};
 use super::blocks::Shape;
 use super::figures::{self, Each};
 use super::seats::Seats;
@@ -99,7 +99,7 @@ async fn requests(State(api): State<Arc<Api>>, Asked(most): Asked<Most>) -> Answ
     Ok(Json(json!({"requests": requests, "not_listed": not_listed})))
 }
 
-async fn why(State(api): State<Arc<Api>>, Path(request): Path<String>) -> Answer {
+async fn why(State(api): State<Arc<Api>>, Named(request): Named) -> Answer {
     let mut found = api.control.why(&request).await;
     match (found.pop(), found.is_empty()) {
         (None, _) => Err(Problem::not_found(format!(
@@ -135,7 +135,7 @@ async fn workers(State(api): State<Arc<Api>>, Asked(which): Asked<Which>) -> Ans
     Ok(Json(json!(rows)))
 }
 
-async fn actor(State(api): State<Arc<Api>>, Path(path): Path<String>) -> Answer {
+async fn actor(State(api): State<Arc<Api>>, Named(path): Named) -> Answer {
     let path: ActorPath = path.parse()?;
     let entry = api.control.registry().get(path.worker);
     let entry = entry.ok_or(CommandError::NoSuchActor(path))?;
@@ -169,7 +169,7 @@ async fn actor(State(api): State<Arc<Api>>, Path(path): Path<String>) -> Answer 
     })))
 }
 
-async fn cache(State(api): State<Arc<Api>>, Path(path): Path<String>) -> Answer {
+async fn cache(State(api): State<Arc<Api>>, Named(path): Named) -> Answer {
     let ranks = api.control.cached_blocks(path.parse()?).await?;
     let ranks = ranks.iter().map(|blocks| blocks.iter().map(placed).collect::<Vec<_>>());
     Ok(Json(json!(ranks.collect::<Vec<_>>())))
@@ -180,7 +180,7 @@ fn placed((parent, block): &(Option<SequenceHash>, StoredBlock)) -> Value {
 }
 
 /// The worker may be dead: what is remembered outlives it.
-async fn former(State(api): State<Arc<Api>>, Path(worker): Path<String>) -> Answer {
+async fn former(State(api): State<Arc<Api>>, Named(worker): Named) -> Answer {
     let path: ActorPath = worker.parse()?;
     let entry = api.control.registry().get(path.worker).filter(|_| path.child.is_none());
     let entry = entry.ok_or(CommandError::NoSuchActor(path))?;
@@ -190,7 +190,7 @@ async fn former(State(api): State<Arc<Api>>, Path(worker): Path<String>) -> Answ
     Ok(Json(json!(ranks.collect::<Vec<_>>())))
 }
 
-async fn blocks(State(api): State<Arc<Api>>, Path(path): Path<String>) -> Answer {
+async fn blocks(State(api): State<Arc<Api>>, Named(path): Named) -> Answer {
     let path: ActorPath = path.parse()?;
     let ranks = api.control.cached_blocks(path).await?;
     let shapes = ranks.iter().enumerate().map(|(index, content)| {
@@ -278,8 +278,11 @@ impl Change {
 fn read_faults(faults: Vec<Value>) -> Result<Vec<Fault>, Problem> {
     let fault = |(index, fault)| match fault {
         Value::String(line) => line.parse::<Fault>().map_err(|error| Problem::bad(error.to_string())),
-        other @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) => {
+        other @ Value::Object(_) => {
             serde_json::from_value(other).map_err(|error| Problem::bad(format!("fault {index}: {error}")))
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => {
+            Err(Problem::bad(format!("fault {index} must be an object or a line")))
         }
     };
     faults.into_iter().enumerate().map(fault).collect()
@@ -311,7 +314,7 @@ async fn clear(State(api): State<Arc<Api>>) -> Answer {
     answer_change(&api, None, Vec::new()).await
 }
 
-async fn remove(State(api): State<Arc<Api>>, Path(id): Path<String>) -> Answer {
+async fn remove(State(api): State<Arc<Api>>, Named(id): Named) -> Answer {
     answer_change(&api, Some(vec![id.parse()?]), Vec::new()).await
 }
 
@@ -345,6 +348,12 @@ enum Word {
 }
 
 async fn command(State(api): State<Arc<Api>>, body: Bytes) -> Result<Response, Problem> {
+    // Members may not come as a list, by position.
+    if body.trim_ascii_start().first() != Some(&b'{') {
+        return Err(Problem::bad(
+            "send an object, as {\"command\": \"crash\", \"path\": \"w3\"}",
+        ));
+    }
     let order: Order = serde_json::from_slice(&body).map_err(|error| Problem::bad(error.to_string()))?;
     let targets: Vec<ActorPath> = match (&order.path, order.select) {
         (Some(path), None) => vec![path.parse()?],

@@ -132,7 +132,7 @@ pub enum CtlCommand {
         #[arg(long)]
         same_id: bool,
     },
-    /// Take every fault off workers and start those that are dead again.
+    /// Take every fault off workers and start those again that are dead or have left; one that is leaving is waited for.
     Heal {
         /// Whom.
         #[arg(value_name = "WORKERS")]

@@ -11,7 +11,7 @@ use super::disaggregation;
 use super::layers::Layered;
 use super::rules::{check_built_in, check_ranges, refused};
 use super::settings::Settings;
-use super::tiers::{sized_by_model, tiers};
+use super::tiers::{offloads_evicted, sized_by_model, tiers};
 use super::{Brokers, ConfigError, Group, choices, labels, lora, native, seconds};
 use crate::engine::{
     self, EngineConfig, EngineKind, EvictionBackend, Fidelity, G1Backend, SglangConfig, Speculation, TimingConfig,
@@ -168,16 +168,15 @@ fn logical(s: &Settings) -> bool {
 
 /// The KV pool, which has an old and a new name.
 pub(super) fn eviction_backend(layered: &Layered, s: &Settings) -> Result<EvictionBackend, ConfigError> {
-    let offloads = s.num_g2_blocks.is_some_and(|blocks| blocks > 0);
     match (s.g1_backend, s.eviction_backend) {
-        (Some(G1Backend::Native), _) if offloads => {
-            let why = "has no blocks for --num-g2-blocks; leave --g1-backend out";
-            Err(refused(layered, "g1_backend", why))
-        }
         (None, Some(eviction)) => Ok(eviction),
         // Blocks that are evicted to the host come from the logical pool, as in the release that has this.
-        (None, None) if offloads && logical(s) => Ok(EvictionBackend::Lineage),
+        (None, None) if offloads_evicted(s) && logical(s) => Ok(EvictionBackend::Lineage),
         (None, None) => Ok(EvictionBackend::default()),
+        (Some(G1Backend::Native), _) if offloads_evicted(s) => {
+            let why = "cannot be combined with --num-g2-blocks, which takes blocks of the kvbm pool; leave it out or set kvbm";
+            Err(refused(layered, "g1_backend", why))
+        }
         (Some(g1), None) => Ok(g1.eviction()),
         (Some(g1), Some(eviction)) => {
             let native = (g1 == G1Backend::Native, eviction == EvictionBackend::Native);

@@ -21,7 +21,7 @@ const DISK_LATENCY_MS: f64 = 0.1;
 /// [`ConfigError::Value`] names what is missing or does not go together.
 pub(super) fn tiers(layered: &Layered, s: &Settings) -> Result<Option<TierConfig>, ConfigError> {
     let host_blocks = s.num_host_blocks.filter(|blocks| *blocks > 0);
-    let g2_blocks = s.num_g2_blocks.filter(|blocks| *blocks > 0);
+    let g2_blocks = s.num_g2_blocks.filter(|_| offloads_evicted(s));
     check_company(layered, s, host_blocks.is_some(), g2_blocks.is_some())?;
     let Some(blocks) = host_blocks.or(g2_blocks) else {
         return Ok(None);
@@ -48,7 +48,7 @@ pub(super) fn tiers(layered: &Layered, s: &Settings) -> Result<Option<TierConfig
             Writes::Through
         } else {
             Writes::OnEviction {
-                batch_blocks: batch_size(s).unwrap_or(BATCH_BLOCKS),
+                batch_blocks: batch_blocks(s).unwrap_or(BATCH_BLOCKS),
             }
         },
         host_blocks: blocks,
@@ -68,16 +68,21 @@ pub(super) fn tiers(layered: &Layered, s: &Settings) -> Result<Option<TierConfig
     }))
 }
 
-/// Blocks of one transfer, if that is said; 0 asks for the default.
-fn batch_size(s: &Settings) -> Option<u32> {
+/// Dynamo 1.4.2 takes a batch of no blocks as no word about it.
+fn batch_blocks(s: &Settings) -> Option<u32> {
     s.offload_batch_size.filter(|blocks| *blocks > 0)
+}
+
+/// Whether blocks that are evicted go to host memory.
+pub(super) fn offloads_evicted(s: &Settings) -> bool {
+    s.num_g2_blocks.is_some_and(|blocks| blocks > 0)
 }
 
 /// Whether the model has to say how large a block of the host is. With `--num-host-blocks` it is always said, as in the
 /// release that has it.
 pub(super) fn sized_by_model(s: &Settings) -> bool {
     let sized = s.kv_cache_bytes_per_token.or(s.kv_bytes_per_token).is_some();
-    !sized && s.num_g2_blocks.is_some_and(|blocks| blocks > 0)
+    !sized && offloads_evicted(s)
 }
 
 /// What [`tiers`] takes where `s` says nothing, as settings.
@@ -142,7 +147,7 @@ fn check_company(layered: &Layered, s: &Settings, host: bool, g2: bool) -> Resul
     for (key, said) in [
         ("bandwidth_g1_to_g2_gbps", given(s.bandwidth_g1_to_g2_gbps)),
         ("bandwidth_g2_to_g1_gbps", given(s.bandwidth_g2_to_g1_gbps)),
-        ("offload_batch_size", batch_size(s).is_some()),
+        ("offload_batch_size", batch_blocks(s).is_some()),
     ] {
         if said && !g2 {
             return Err(refused(layered, key, "requires --num-g2-blocks"));

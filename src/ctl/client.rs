@@ -106,6 +106,7 @@ impl Client {
             request = request.query(name, value);
         }
         self.read(request.header("authorization", self.bearer()).call(), false)
+            .map(|(_, answer)| answer)
     }
 
     /// An answer that goes on for as long as the fleet does.
@@ -133,20 +134,23 @@ impl Client {
 
     pub(super) fn post(&self, path: &str, body: &Value) -> Result<Value, ClientError> {
         self.read(self.send(self.agent.post(self.to(path)), body), false)
+            .map(|(_, answer)| answer)
     }
 
     pub(super) fn put(&self, path: &str, body: &Value) -> Result<Value, ClientError> {
         self.read(self.send(self.agent.put(self.to(path)), body), false)
+            .map(|(_, answer)| answer)
     }
 
-    /// An order; answers that tell of failures are answers too.
-    pub(super) fn command(&self, order: &Value) -> Result<Value, ClientError> {
+    /// An order; answers that tell of failures are answers too, and have the status of the worst.
+    pub(super) fn command(&self, order: &Value) -> Result<(u16, Value), ClientError> {
         self.read(self.send(self.agent.post(self.to("/v1/commands")), order), true)
     }
 
     pub(super) fn delete(&self, path: &str) -> Result<Value, ClientError> {
         let request = self.agent.delete(self.to(path));
         self.read(request.header("authorization", self.bearer()).call(), false)
+            .map(|(_, answer)| answer)
     }
 
     fn to(&self, path: &str) -> String {
@@ -167,7 +171,7 @@ impl Client {
         }
     }
 
-    fn read(&self, sent: Sent, with_results: bool) -> Result<Value, ClientError> {
+    fn read(&self, sent: Sent, with_results: bool) -> Result<(u16, Value), ClientError> {
         let mut response = sent.map_err(|error| self.unreachable(&error))?;
         let status = response.status().as_u16();
         let not_a_fleet = |reason: String| self.not_a_fleet(reason);
@@ -180,7 +184,7 @@ impl Client {
         let value: Value =
             serde_json::from_str(&text).map_err(|error| not_a_fleet(format!("status {status}, {error}")))?;
         if status < 300 || (with_results && value.get("results").is_some()) {
-            return Ok(value);
+            return Ok((status, value));
         }
         match value["error"].as_str() {
             Some(error) => Err(ClientError::Refused {

@@ -288,7 +288,7 @@ fn names_nobody(error: ClientError) -> CtlError {
 
 /// Sends an order and tells what became of it for each worker.
 fn outcome(args: &CtlArgs, client: &Client, order: &Value) -> Result<(), CtlError> {
-    let answer = client.command(order).map_err(names_nobody)?;
+    let (status, answer) = client.command(order).map_err(names_nobody)?;
     let results = answer["results"].as_array().cloned().unwrap_or_default();
     if args.json {
         say(&pretty(&answer))?;
@@ -309,7 +309,13 @@ fn outcome(args: &CtlArgs, client: &Client, order: &Value) -> Result<(), CtlErro
         return Ok(());
     }
     let words = failed.iter().filter_map(|result| result["error"].as_str());
-    Err(CtlError::Partly(words.collect::<Vec<_>>().join("; ")))
+    let words = words.collect::<Vec<_>>().join("; ");
+    let refused = ClientError::Refused { status, error: words };
+    Err(if refused.is_bad_input() {
+        refused.into()
+    } else {
+        CtlError::Partly(refused.to_string())
+    })
 }
 
 fn windowed(mut line: String, window: &Window) -> String {

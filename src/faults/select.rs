@@ -70,6 +70,12 @@ pub enum SelectorError {
          random(<N>), hottest or most_cached, the last four with @<workers> behind them if wanted"
     )]
     Form(String),
+    /// An actor within a worker.
+    #[error(
+        "{0:?} is a part of a worker, and whole workers are selected here: use w<N>; kill, and the faults crash and panic \
+         with actor=<part>, strike a part"
+    )]
+    Part(String),
     /// A share of nobody, or of more than everybody.
     #[error("{0:?} is no share; it must be greater than 0% and at most 100%")]
     Share(String),
@@ -204,7 +210,13 @@ impl Pool {
     }
 
     fn read(text: &str) -> Result<Self, SelectorError> {
-        let form = || SelectorError::Form(short(text));
+        let form = || {
+            if text.starts_with('w') && text.contains('/') {
+                SelectorError::Part(short(text))
+            } else {
+                SelectorError::Form(short(text))
+            }
+        };
         if matches!(text, "*" | "all") {
             return Ok(Self::All);
         }
@@ -498,6 +510,7 @@ mod tests {
             ("hottest(0)@w0-w3", "1 or greater"),
             ("most_cached(0)", "1 or greater"),
             ("w0,w5-w2", "\"w5-w2\" is reversed"),
+            ("w3/r0", "whole workers are selected here"),
         ] {
             let error = text.parse::<Selector>().unwrap_err().to_string();
             assert!(error.contains(words), "{text}: {error}");

@@ -106,7 +106,7 @@ fn unusable_engine_documents_name_the_path_and_the_nearest_key() {
     );
     refused(
         r#"{"g1_backend": "native", "num_g2_blocks": 8}"#,
-        &["`g1_backend` native", "leave --g1-backend out"],
+        &["`g1_backend` native", "leave it out or set kvbm"],
     );
     refused(
         r#"{"gpu_memory_utilization": 1.5}"#,

@@ -135,6 +135,11 @@ fn memory_below_the_gpu_needs_the_size_of_a_block_and_a_prefix_cache() {
     scene.printed(&tiers);
     scene.printed(&[&tiers[..], &["--num-g3-blocks", "5", "--enable-g4-storage"]].concat());
     scene.printed(&["--num-g2-blocks", "0", "--semantics", "1.6.1"]);
+    scene.printed(&[&tiers[..], &["--offload-batch-size", "0", "--g1-backend", "kvbm"]].concat());
+    assert_refused(
+        &scene.run(&[&tiers[..], &["--g1-backend", "native"]].concat()),
+        &["--g1-backend native", "cannot be combined with --num-g2-blocks"],
+    );
     let host = ["--num-host-blocks", "100", "--kv-bytes-per-token", "1000"];
     scene.printed(
         &[
@@ -163,7 +168,7 @@ fn memory_below_the_gpu_needs_the_size_of_a_block_and_a_prefix_cache() {
     );
     assert_refused(
         &scene.run(&[&tiers[..], &["--g1-backend", "native"]].concat()),
-        &["--g1-backend native", "leave --g1-backend out"],
+        &["--g1-backend native", "leave it out or set kvbm"],
     );
     for (flags, words) in [
         (["--offload-batch-size", "3"], "requires --num-g2-blocks"),

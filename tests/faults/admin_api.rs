@@ -201,10 +201,10 @@ fn a_kill_is_seen_live_and_in_the_journal() {
 }
 
 #[test]
-fn a_worker_that_was_killed_a_moment_ago_is_healed_too() {
+fn a_worker_that_was_killed_or_drained_a_moment_ago_is_healed_too() {
     let admin = Admin::start(&["--num-workers", "2"]);
-    for times in 1..=5 {
-        for command in ["crash", "heal"] {
+    for (times, end) in (1..).zip(["crash", "crash", "crash", "drain", "drain"]) {
+        for command in [end, "heal"] {
             let (status, done) = admin.post("/v1/commands", &json!({"command": command, "path": "w1"}));
             assert_eq!(status, 200, "{done}");
         }

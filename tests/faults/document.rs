@@ -160,6 +160,7 @@ fn answers_of_prefill_workers_and_answers_that_say_no_are_what_the_document_says
     held.get("/v1/actors/{path}", "/v1/actors/w9");
     held.get("/v1/records", "/v1/records?prefix=x");
     held.get("/v1/why/{request}", "/v1/why/nobody");
+    held.get("/v1/why/{request}", "/v1/why/%ff");
     held.post("/v1/faults", &json!(7));
     let (status, _) = held.post("/v1/commands", &json!({"command": "crash", "path": "w7"}));
     assert_eq!(status, 404);
@@ -261,6 +262,7 @@ fn a_body_is_taken_exactly_when_the_document_allows_it() {
         json!({"command": "heal", "path": "w0", "seed": -3}),
         json!({"command": "heal", "path": "w0", "now": true}),
         json!({"command": "explode", "path": "w0"}),
+        json!(["heal", "w0", null, 0, false]),
     ] {
         let allowed = allows("Command", &body);
         let (status, answer) = held.admin.post("/v1/commands", &body);
@@ -292,6 +294,7 @@ fn a_body_is_taken_exactly_when_the_document_allows_it() {
         json!({"add": ["w0 silent"], "remove": []}),
         json!({"add": "w0 silent"}),
         json!({"add": [], "more": 1}),
+        json!([["w0", null, "silent", {}, 1.0, 0.0, null, 0]]),
         json!({}),
         json!(7),
         json!(null),

@@ -84,7 +84,7 @@ fn words(words: &[&str]) -> Value {
 }
 
 fn one_of<const N: usize>(schemas: [Value; N]) -> Value {
-    json!({"oneOf": schemas.to_vec()})
+    json!({"oneOf": Value::from_iter(schemas)})
 }
 
 fn or_null(schema: Value) -> Value {
