@@ -95,7 +95,16 @@ fn a_planner_that_makes_no_sense_or_dies_ends_the_replay_with_its_name() {
     let directory = tempfile::tempdir().unwrap();
     for (each, part) in [
         ("echo '{\"target_decode\": \"many\"}'", "wrong answer"),
-        ("echo '{\"target\": 2}'", "unknown field"),
+        ("echo '{\"target\": 2}'", "target is not known"),
+        ("echo '[1, 2]'", "wrong answer \"[1, 2]\": expected a JSON object"),
+        (
+            "echo '{\"target_prefill\": 2}'",
+            "target_prefill is 2, but the fleet is aggregated",
+        ),
+        (
+            "echo '{\"next_tick_ms\": 200}'",
+            "next_tick_ms is 200, expected later than the tick itself, 200 ms",
+        ),
         ("exit 0", "ended before its answer"),
     ] {
         let config = planner(each);
@@ -103,7 +112,7 @@ fn a_planner_that_makes_no_sense_or_dies_ends_the_replay_with_its_name() {
         let output = replay(directory.path(), &flags);
         assert_eq!(output.status.code(), Some(1));
         let said = text(&output.stderr);
-        assert!(said.contains("planner: sh: ") && said.contains(part), "{said}");
+        assert!(said.contains("planner: ") && said.contains(part), "{said}");
     }
 }
 
@@ -120,10 +129,19 @@ fn an_interrupted_replay_writes_what_it_has_and_marks_it() {
         "--request-count",
         "50000",
     ];
-    let flags = [&load[..], &["--arrival-interval-ms", "20", "--planner-config", &config]].concat();
-    let output = replay(directory.path(), &flags);
+    let more = [
+        "--arrival-interval-ms",
+        "20",
+        "--planner-config",
+        &config,
+        "--html",
+        "page.html",
+    ];
+    let output = replay(directory.path(), &[&load[..], &more].concat());
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(130), "{said}");
+    let page = std::fs::read_to_string(directory.path().join("page.html")).unwrap();
+    assert!(page.contains("report is partial") && page.contains("report (partial)</th>"));
     assert!(said.contains("report.json is a partial report"), "{said}");
     assert!(text(&output.stdout).contains("(partial: the run was interrupted)"));
     let report = report(directory.path());
@@ -433,4 +451,91 @@ fn outputs_that_cannot_be_written_are_told_before_the_replay() {
         .collect();
     left.sort();
     assert_eq!(left, ["bad.json", "file", "taken"]);
+}
+
+#[test]
+fn outputs_that_would_overwrite_what_is_read_or_written_besides_are_refused_and_nothing_is_lost() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    let row = r#"{"timestamp":0,"input_length":8,"output_length":2,"hash_ids":[1]}"#;
+    std::fs::write(at.join("t.jsonl"), row).unwrap();
+    std::fs::create_dir(at.join("deep")).unwrap();
+    std::os::unix::fs::symlink("../t.jsonl", at.join("deep/link")).unwrap();
+    std::fs::hard_link(at.join("t.jsonl"), at.join("twin")).unwrap();
+    std::fs::write(at.join("policy.yaml"), "").unwrap();
+    std::fs::write(at.join("engine.json"), "{}").unwrap();
+    std::fs::write(at.join("other.json"), r#"{"completed_requests": 1}"#).unwrap();
+    let planner = r#"{"initial_tick_ms": 5, "ticks": []}"#;
+    for (flags, expected) in [
+        (
+            &["--request-records", "t.jsonl"][..],
+            "--request-records t.jsonl is the same file as the trace",
+        ),
+        (
+            &["--report-jsonl", "./t.jsonl"],
+            "--report-jsonl ./t.jsonl is the same file as the trace (t.jsonl)",
+        ),
+        (
+            &["--html", "deep/link"],
+            "--html deep/link is the same file as the trace (t.jsonl)",
+        ),
+        (
+            &["--html", "twin"],
+            "--html twin is the same file as the trace (t.jsonl)",
+        ),
+        (
+            &["--html", "deep/../report.json"],
+            "is the same file as --report-json (report.json)",
+        ),
+        (
+            &["--request-records", "x", "--html", "x"],
+            "--html x is the same file as --request-records",
+        ),
+        (
+            &["--planner-config", planner, "--planner-log", "report.json"],
+            "--planner-log report.json is the same file as --report-json",
+        ),
+        (
+            &["--router-policy-config", "policy.yaml", "--html", "policy.yaml"],
+            "is the same file as the router policy file",
+        ),
+        (
+            &["--extra-engine-args", "engine.json", "--html", "engine.json"],
+            "is the same file as --extra-engine-args",
+        ),
+        (
+            &["--html", "other.json", "--html-compare", "other.json"],
+            "is the same file as --html-compare",
+        ),
+    ] {
+        let output = replay(at, &[&["t.jsonl"], flags].concat());
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{flags:?}: {said}");
+        assert!(said.contains(expected), "{said}");
+    }
+    assert_eq!(std::fs::read_to_string(at.join("t.jsonl")).unwrap(), row);
+    assert!(
+        !at.join("report.json").exists() && !at.join("x").exists(),
+        "nothing is made"
+    );
+    // Results in a directory that is read would be a part of the corpus next time.
+    let output = replay(at, &[".", "--trace-format", "weka"]);
+    assert!(
+        text(&output.stderr).contains("report.json lies in the trace (.)"),
+        "{output:?}"
+    );
+    let output = replay(
+        at,
+        &["t.jsonl", "--html", "/dev/null", "--request-records", "/dev/null"],
+    );
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let output = replay(at, &["t.jsonl", "--report-json", "new/"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(std::fs::read_dir(at.join("new")).unwrap().count(), 1);
+    std::fs::write(at.join("other.json"), "{}").unwrap();
+    let output = replay(at, &["t.jsonl", "--html", "p.html", "--html-compare", "other.json"]);
+    assert!(
+        text(&output.stderr).contains("other.json: expected a JSON report"),
+        "{output:?}"
+    );
 }

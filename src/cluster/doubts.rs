@@ -9,7 +9,7 @@ use crate::transport::tls::Pem;
 
 /// Every doubt about a configuration, in words for a log.
 pub(super) fn of(config: &Config, now: SystemTime) -> Vec<String> {
-    let mut doubts = Vec::new();
+    let mut doubts = config.doubts.clone();
     doubts.extend(config.tls.doubt().map(str::to_owned));
     doubts.extend(certificates(config).into_iter().flat_map(|pem| pem.doubts(now)));
     doubts.extend(disaggregation::doubts(&config.groups));

@@ -3,6 +3,7 @@
 //! It is read, completed and checked by the same rules as the settings of `serve`. As in the peer, whose form it has, the
 //! engine is the peer's emulator, and its release follows from the dialect.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::ConfigError;
@@ -30,6 +31,8 @@ pub struct EngineDocument {
     pub transfer_timing: TransferTiming,
     /// Queue policy of the replay's router, by its name.
     pub router_queue_policy: Option<String>,
+    /// The measured profile that it names, a file or a directory.
+    pub profile: Option<PathBuf>,
 }
 
 impl EngineDocument {
@@ -74,6 +77,7 @@ impl EngineDocument {
             },
             transfer_timing: s.kv_transfer_timing_mode.unwrap_or(TransferTiming::FullPrompt),
             router_queue_policy: s.router_queue_policy,
+            profile: s.planner_profile_data,
         })
     }
 }

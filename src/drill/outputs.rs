@@ -2,50 +2,12 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::error::DrillError;
 use super::report::{Report, documents, junit, page};
 use crate::cli::DrillArgs;
-
-/// Symbolic links that are followed to where a file would be made.
-const MAX_LINKS: usize = 40;
-
-/// Which file a path leads to, however it is spelled.
-#[derive(Debug, PartialEq)]
-enum Identity {
-    /// One that is there, by device and number.
-    There(u64, u64),
-    /// One that would be made.
-    ToBeMade(PathBuf),
-}
-
-impl Identity {
-    /// `None`: what is written there is kept apart by who reads it: a terminal, a pipe.
-    fn of(path: &Path) -> io::Result<Option<Self>> {
-        let mut path = path.to_owned();
-        for _ in 0..MAX_LINKS {
-            match fs::metadata(&path) {
-                Ok(found) if found.is_file() => return Ok(Some(Self::There(found.dev(), found.ino()))),
-                Ok(_) => return Ok(None),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
-            }
-            let folder = match path.parent() {
-                Some(folder) if folder != Path::new("") => folder.canonicalize()?,
-                Some(_) | None => Path::new(".").canonicalize()?,
-            };
-            let Ok(target) = fs::read_link(&path) else {
-                let name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?;
-                return Ok(Some(Self::ToBeMade(folder.join(name))));
-            };
-            // A link to a file that is not there yet.
-            path = folder.join(target);
-        }
-        Err(io::Error::other("too many symbolic links"))
-    }
-}
+use crate::distinct_files::{Clash, DistinctFiles};
 
 /// The files by their flags.
 fn files(args: &DrillArgs) -> impl Iterator<Item = (&'static str, &PathBuf)> {
@@ -60,32 +22,15 @@ fn files(args: &DrillArgs) -> impl Iterator<Item = (&'static str, &PathBuf)> {
 /// # Errors
 /// [`DrillError`] names the flags and the file.
 pub(super) fn prepare(args: &DrillArgs) -> Result<(), DrillError> {
-    let mut known = Vec::new();
+    let mut known = DistinctFiles::default();
     for path in &args.scenarios {
-        // It has been read.
-        known.extend(
-            Identity::of(path)
-                .ok()
-                .flatten()
-                .map(|file| ("the scenario", path, file)),
-        );
+        known.reads("the scenario", path);
     }
     for (flag, path) in files(args) {
-        let Some(file) = Identity::of(path).map_err(|source| cannot_write(path, source))? else {
-            continue;
-        };
-        if let Some((other, first, _)) = known.iter().find(|(_, _, other)| *other == file) {
-            let same = if *first == path {
-                String::new()
-            } else {
-                format!(" ({})", first.display())
-            };
-            return Err(DrillError::Input(format!(
-                "{flag} {} is the same file as {other}{same}, which it would overwrite; name another",
-                path.display()
-            )));
-        }
-        known.push((flag, path, file));
+        known.writes(flag, path).map_err(|clash| match clash {
+            Clash::Taken(what) => DrillError::Input(what),
+            Clash::Io(source) => cannot_write(path, source),
+        })?;
     }
     files(args).try_for_each(|(_, path)| write(path, ""))
 }

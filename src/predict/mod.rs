@@ -9,7 +9,6 @@ pub mod yaml;
 
 use serde_norway::Value;
 
-use crate::cli::Stack;
 use crate::replay::{Control, Progress, Report};
 use crate::replay_run::{self, RunError};
 
@@ -98,19 +97,12 @@ fn default_type(document: &mut Value, path: &str, name: &str) {
     }
 }
 
-/// Replays a document.
+/// Replays what a document was lowered to.
 ///
 /// # Errors
-/// [`PredictError`] names the key at fault, or what went wrong in the run.
-pub fn predict(
-    value: Value,
-    stack: Stack,
-    adjust: impl FnOnce(&mut Lowered),
-    observe: impl FnMut(Progress) -> Control,
-) -> Result<(Lowered, Report), PredictError> {
-    let mut lowered = lower(&read(value)?, stack)?;
-    adjust(&mut lowered);
+/// [`PredictError::Run`]: what went wrong in the run.
+pub fn predict(lowered: &Lowered, observe: impl FnMut(Progress) -> Control) -> Result<Report, PredictError> {
     let mut report = replay_run::execute(&lowered.args, observe)?;
     report.gpus_per_worker = lowered.gpus_per_worker;
-    Ok((lowered, report))
+    Ok(report)
 }

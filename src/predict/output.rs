@@ -9,10 +9,11 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use crate::cli::{PredictArgs, PredictionFormat};
+use crate::distinct_files::{Clash, DistinctFiles};
 use crate::replay::{Control, NamedReport, Report, render_html, render_table};
-use crate::replay_run::{RunError, destination, stop_flag, tell_rejections};
+use crate::replay_run::{RunError, destination, inputs, stop_flag, tell_rejections};
 
-use super::{PredictError, predict, yaml};
+use super::{PredictError, lower, predict, read, yaml};
 
 /// A directory of results that are not written over by accident.
 #[derive(Debug)]
@@ -21,17 +22,33 @@ pub struct Results {
 }
 
 impl Results {
-    /// The directory, made where it is missing; `files` are what the run will write.
+    /// The directory, made where it is missing; `files` are what the run will write, `known` what it reads and writes
+    /// besides.
     ///
     /// # Errors
-    /// [`PredictError::Config`] when one of them is there and may not be replaced.
-    pub fn new(directory: &Path, files: &[&str], overwrite: bool) -> Result<Self, PredictError> {
+    /// [`PredictError::Config`] when one of them is there and may not be replaced, or is a file of the run already.
+    pub(crate) fn new(
+        directory: &Path,
+        files: &[&str],
+        overwrite: bool,
+        known: &mut DistinctFiles,
+    ) -> Result<Self, PredictError> {
         let present = files.iter().map(|file| directory.join(file)).find(|path| path.exists());
         if let Some(path) = present.filter(|_| !overwrite) {
             let path = path.display();
             return Err(PredictError::Config(format!(
                 "{path} is there already; use --overwrite or another --output-dir"
             )));
+        }
+        for file in files {
+            let path = directory.join(file);
+            distinct(&path, |path| {
+                if path.is_dir() {
+                    known.replaces("the directory", path)
+                } else {
+                    known.writes("the result", path)
+                }
+            })?;
         }
         let results = Self {
             directory: directory.to_owned(),
@@ -102,6 +119,14 @@ impl Results {
     }
 }
 
+/// Takes in a file of the run; an error where it is one already.
+fn distinct(path: &Path, take: impl FnOnce(&Path) -> Result<(), Clash>) -> Result<(), PredictError> {
+    take(path).map_err(|clash| match clash {
+        Clash::Taken(what) => PredictError::Config(what),
+        Clash::Io(error) => PredictError::Write(path.display().to_string(), error),
+    })
+}
+
 /// Prints to where the terminal is.
 pub(crate) fn print(out: &mut dyn Write, text: &str) -> Result<(), PredictError> {
     let printed = out.write_all(text.as_bytes()).and_then(|()| out.flush());
@@ -116,21 +141,20 @@ pub(crate) fn print(out: &mut dyn Write, text: &str) -> Result<(), PredictError>
 pub fn run(args: &PredictArgs, out: &mut dyn Write) -> Result<(), PredictError> {
     let shared = &args.shared;
     let document = yaml::load(&shared.config, &shared.overrides)?;
+    let mut lowered = lower(&read(document)?, shared.stack)?;
+    let mut files = DistinctFiles::default();
+    files.reads("--config", &shared.config);
+    inputs(&lowered.args, &mut files);
     if let Some(html) = &args.html {
         destination::check(html)?;
+        distinct(html, |html| files.writes("--html", html))?;
     }
     let stop = stop_flag()?;
-    let results = Results::new(
-        &shared.output_dir,
-        &["prediction.json", "requests.jsonl"],
-        shared.overwrite,
-    )?;
-    let records = results.path("requests.jsonl");
+    let names = ["prediction.json", "requests.jsonl"];
+    let results = Results::new(&shared.output_dir, &names, shared.overwrite, &mut files)?;
+    lowered.args.request_records = args.capture_per_request.then(|| results.path("requests.jsonl"));
+    lowered.args.html.clone_from(&args.html);
     let started = Instant::now();
-    let adjust = |lowered: &mut super::Lowered| {
-        lowered.args.request_records = args.capture_per_request.then(|| records.clone());
-        lowered.args.html.clone_from(&args.html);
-    };
     let observe = |_| {
         if stop.load(Ordering::Relaxed) {
             Control::Stop
@@ -138,7 +162,7 @@ pub fn run(args: &PredictArgs, out: &mut dyn Write) -> Result<(), PredictError> 
             Control::Continue
         }
     };
-    let (_, report) = predict(document, shared.stack, adjust, observe)?;
+    let report = predict(&lowered, observe)?;
     let wall_ms = started.elapsed().as_secs_f64() * 1e3;
     let found = prediction(&report, wall_ms, args.capture_per_request);
     results.clear("requests.jsonl")?;

@@ -16,6 +16,7 @@ use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use crate::cli::{PredictionFormat, RecommendArgs};
+use crate::distinct_files::DistinctFiles;
 use crate::predict::{PredictError, Results, print, stop_flag};
 
 use output::Recommendation;
@@ -45,7 +46,15 @@ pub fn run(args: &RecommendArgs, out: &mut dyn Write) -> Result<(), PredictError
     };
     let merges = !args.merge.is_empty();
     let stop = if merges { None } else { Some(stop_flag()?) };
-    let results = Results::new(&shared.output_dir, &files, shared.overwrite)?;
+    let mut known = DistinctFiles::default();
+    known.reads("--config", &shared.config);
+    for trace in &plan.traces {
+        known.reads("the trace", trace);
+    }
+    for part in parts::files(&args.merge)? {
+        known.reads("the part", &part);
+    }
+    let results = Results::new(&shared.output_dir, &files, shared.overwrite, &mut known)?;
     let found = if let Some(stop) = &stop {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let jobs = args.jobs.unwrap_or(cores);

@@ -60,7 +60,10 @@ pub(super) fn as_read(trials: &[Trial]) -> Result<Vec<Trial>, PredictError> {
 }
 
 /// The files of parts that paths name: files, or `shard-*.json` in directories.
-fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, PredictError> {
+///
+/// # Errors
+/// [`PredictError::Config`] when a directory cannot be read or has none.
+pub(super) fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, PredictError> {
     let mut found = Vec::new();
     for path in paths {
         if !path.is_dir() {

@@ -1,5 +1,7 @@
 //! A checked sweep: what varies, what is best, how to look.
 
+use std::path::PathBuf;
+
 use serde::Deserialize;
 use serde_norway::Value;
 
@@ -84,6 +86,8 @@ pub(super) struct Plan {
     pub(super) seed: u64,
     /// BLAKE3 of everything above, so that parts of different sweeps are not put together.
     pub(super) digest: String,
+    /// Files and directories of the traces that candidates play.
+    pub(super) traces: Vec<PathBuf>,
 }
 
 impl Plan {
@@ -122,6 +126,8 @@ impl Plan {
         }
         let gpus = optimization.constraints.min_candidate_gpus..=optimization.constraints.max_candidate_gpus;
         presets::expand(&mut document, &gpus)?;
+        let mut traces = Vec::new();
+        texts(yaml::get(&document, "traffic.source.paths"), &mut traces);
         let space = Space::new(document)?;
         if optimizer.algorithm == Algorithm::Grid && space.len() > optimizer.max_trials {
             return Err(PredictError::Config(format!(
@@ -147,7 +153,18 @@ impl Plan {
             timeout_seconds: optimizer.candidate_timeout_seconds,
             seed: optimizer.seed,
             digest,
+            traces,
         })
+    }
+}
+
+/// Every text in a value, be it a list, a domain or both.
+fn texts(value: Option<&Value>, found: &mut Vec<PathBuf>) {
+    match value {
+        Some(Value::String(text)) => found.push(text.into()),
+        Some(Value::Sequence(items)) => items.iter().for_each(|item| texts(Some(item), found)),
+        Some(Value::Mapping(map)) => map.iter().for_each(|(_, item)| texts(Some(item), found)),
+        Some(Value::Null | Value::Bool(_) | Value::Number(_) | Value::Tagged(_)) | None => {}
     }
 }
 

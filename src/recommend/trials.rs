@@ -145,7 +145,7 @@ fn replay_all(plan: &Plan, batch: &[u64], jobs: usize, stop: &AtomicBool) -> Vec
 fn replay(plan: &Plan, candidate: u64, stop: &AtomicBool) -> Option<Outcome> {
     let failed = |reason: String| Some(Outcome::Failed { reason });
     let document = plan.space.document(candidate);
-    let lowered = match predict::read(document.clone()).and_then(|document| predict::lower(&document, plan.stack)) {
+    let lowered = match predict::read(document).and_then(|document| predict::lower(&document, plan.stack)) {
         Ok(lowered) => lowered,
         Err(error) => return failed(error.to_string()),
     };
@@ -164,9 +164,9 @@ fn replay(plan: &Plan, candidate: u64, stop: &AtomicBool) -> Option<Outcome> {
             Control::Continue
         }
     };
-    match predict::predict(document, plan.stack, |_| {}, observe) {
-        Ok((_, report)) if report.partial => (!stop.load(Ordering::Relaxed)).then_some(Outcome::TimedOut),
-        Ok((lowered, report)) => Some(Outcome::Completed {
+    match predict::predict(&lowered, observe) {
+        Ok(report) if report.partial => (!stop.load(Ordering::Relaxed)).then_some(Outcome::TimedOut),
+        Ok(report) => Some(Outcome::Completed {
             metrics: Metrics::of(&report, lowered.gpus),
         }),
         Err(error) => failed(error.to_string()),

@@ -45,6 +45,13 @@ pub struct NamedReport {
     pub report: Value,
 }
 
+impl NamedReport {
+    /// The run was interrupted.
+    fn is_partial(&self) -> bool {
+        self.report["partial"] == Value::Bool(true)
+    }
+}
+
 const METRICS: [(&str, &str); 23] = [
     ("Completed requests", "completed_requests"),
     ("Duration (ms)", "duration_ms"),
@@ -78,9 +85,12 @@ pub fn render(title: &str, runs: &[NamedReport]) -> String {
          content=\"width=device-width\"><title>{title}</title><style>{PAGE_STYLE}</style></head><body>\n<h1>{title}</h1>\n",
         title = escaped(title)
     );
-    if runs.iter().any(|run| run.report["partial"] == Value::Bool(true)) {
-        page.push_str(
-            "<p class=\"note\">A run was interrupted; its numbers cover the requests that had completed.</p>\n",
+    for run in runs.iter().filter(|run| run.is_partial()) {
+        let _ = writeln!(
+            page,
+            "<p class=\"note\"><b>{} is partial</b>: the run was interrupted, and its numbers cover the requests that had \
+             completed.</p>",
+            escaped(&run.name)
         );
     }
     table(&mut page, runs);
@@ -140,9 +150,10 @@ fn table(page: &mut String, runs: &[NamedReport]) {
     for (at, run) in runs.iter().enumerate() {
         let _ = write!(
             page,
-            "<th><span class=\"key\" style=\"background:{}\"></span>{}</th>",
+            "<th><span class=\"key\" style=\"background:{}\"></span>{}{}</th>",
             colour(at),
-            escaped(&run.name)
+            escaped(&run.name),
+            if run.is_partial() { " (partial)" } else { "" }
         );
     }
     page.push_str("</tr>\n");
@@ -417,7 +428,8 @@ mod tests {
         };
         let page = render("t", &[run("full", 1.0), plain]);
         assert!(page.contains("<td>3</td><td>7</td>") && page.contains("<td>12.50</td><td>-</td>"));
-        assert!(page.contains("was interrupted"));
+        assert!(page.contains("<b>plain is partial</b>: the run was interrupted"));
+        assert!(page.contains("plain (partial)</th>") && page.contains("</span>full</th>"));
     }
 
     #[test]

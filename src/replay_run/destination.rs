@@ -5,6 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use super::RunError;
+use crate::distinct_files::Clash;
 
 fn failed(path: &Path, error: io::Error) -> RunError {
     RunError::Write(path.display().to_string(), error)
@@ -33,6 +34,17 @@ pub(crate) fn check(path: &Path) -> Result<(), RunError> {
         fs::remove_file(partial)
     };
     try_out().map_err(|error| failed(path, error))
+}
+
+/// Takes in a file that is written; an error where it is one of the command already.
+///
+/// # Errors
+/// [`RunError`] names both.
+pub(crate) fn distinct(path: &Path, take: impl FnOnce(&Path) -> Result<(), Clash>) -> Result<(), RunError> {
+    take(path).map_err(|clash| match clash {
+        Clash::Taken(what) => RunError::Usage(what),
+        Clash::Io(error) => failed(path, error),
+    })
 }
 
 /// Writes a file whole: it appears under its name when it is complete.

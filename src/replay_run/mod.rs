@@ -2,9 +2,11 @@
 //!
 //! [`execute`] runs what the flags say and returns the report; [`run`] adds the terminal and the files.
 
+mod decisions;
 pub(crate) mod destination;
 mod files;
 mod graphs;
+mod inputs;
 mod mooncake;
 mod output;
 mod plan;
@@ -20,6 +22,7 @@ use crate::replay::{Control, Progress, ReplayError, Report};
 use crate::replay::{GraphError, SyntheticError};
 use crate::router;
 
+pub(crate) use inputs::inputs;
 pub use output::{run, run_with};
 pub(crate) use output::{stop_flag, tell_rejections};
 pub use plan::RealTimePlan;

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,9 +11,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::Value;
 
 use crate::cli::ReplayArgs;
+use crate::distinct_files::DistinctFiles;
 use crate::replay::{Control, NamedReport, Progress, Report, render_html, render_table};
 
 use super::destination;
+use super::inputs::inputs;
 use super::progress::Meter;
 use super::{RunError, execute};
 
@@ -34,15 +37,7 @@ pub fn run_with(
     replay: impl FnOnce(&ReplayArgs, &mut dyn FnMut(Progress) -> Control) -> Result<Report, RunError>,
 ) -> Result<(), RunError> {
     let path = report_path(args.report_json.as_deref());
-    let outputs = [
-        Some(&path),
-        args.report_jsonl.as_ref(),
-        args.request_records.as_ref(),
-        args.html.as_ref(),
-    ];
-    for output in outputs.into_iter().flatten() {
-        destination::check(output)?;
-    }
+    check_outputs(args, &path)?;
     let mut runs = compared(&args.html_compare)?;
     let stop = stop_flag()?;
     let mut meter = Meter::new();
@@ -95,6 +90,24 @@ pub fn run_with(
     tell_rejections(&report)
 }
 
+/// Whether everything that the replay writes can be written, and takes the place of nothing that it reads or writes besides.
+fn check_outputs(args: &ReplayArgs, report: &PathBuf) -> Result<(), RunError> {
+    let mut files = DistinctFiles::default();
+    inputs(args, &mut files);
+    for (flag, path) in [
+        ("--report-json", Some(report)),
+        ("--report-jsonl", args.report_jsonl.as_ref()),
+        ("--request-records", args.request_records.as_ref()),
+        ("--planner-log", args.planner_log.as_ref()),
+        ("--html", args.html.as_ref()),
+    ] {
+        let Some(path) = path else { continue };
+        destination::check(path)?;
+        destination::distinct(path, |path| files.writes(flag, path))?;
+    }
+    Ok(())
+}
+
 /// A flag that a first Ctrl-C sets; a second one ends the process.
 ///
 /// # Errors
@@ -115,7 +128,8 @@ pub(crate) fn rejections(report: &Report) -> Option<String> {
     (rejected > 0).then(|| {
         format!(
             "{rejected} of {all} requests were rejected: they need more than a worker has; look at num_gpu_blocks, \
-             max_model_len and, without chunked prefill, max_num_batched_tokens"
+             max_model_len, without chunked prefill at max_num_batched_tokens, with sglang at its max_prefill_tokens and \
+             chunked_prefill_size"
         )
     })
 }
@@ -161,7 +175,7 @@ fn compared(others: &[PathBuf]) -> Result<Vec<Value>, RunError> {
         let failed = |error: &dyn std::fmt::Display| RunError::Invalid(format!("{}: {error}", other.display()));
         let text = std::fs::read(other).map_err(|error| failed(&error))?;
         let report: Value = serde_json::from_slice(&text).map_err(|error| failed(&error))?;
-        if !report.is_object() {
+        if report.get("completed_requests").is_none() {
             return Err(failed(&"expected a JSON report of replay"));
         }
         runs.push(report);
@@ -198,7 +212,8 @@ fn write_records(path: &Path, report: &Report) -> Result<(), RunError> {
 /// Where the report goes: the given file, or a file with the time in its name in the given or current directory.
 fn report_path(given: Option<&Path>) -> PathBuf {
     match given {
-        Some(path) if !path.is_dir() => path.to_owned(),
+        // One that is not there yet may still be named as a directory.
+        Some(path) if !path.is_dir() && !path.as_os_str().as_bytes().ends_with(b"/") => path.to_owned(),
         directory => {
             let seconds = SystemTime::now()
                 .duration_since(UNIX_EPOCH)

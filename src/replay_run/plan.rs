@@ -63,7 +63,11 @@ impl Plan {
             harness = harness.with_curves();
         }
         if let Some(config) = &args.planner_config {
-            harness = harness.with_planner(planner::build(config, args.planner_log.as_deref())?)?;
+            harness = harness.with_planner(planner::build(
+                config,
+                args.planner_log.as_deref(),
+                self.pools.is_disaggregated(),
+            )?)?;
         }
         if let Some(limit) = max_time(args) {
             harness = harness.with_max_sim_time(limit);
@@ -384,11 +388,16 @@ fn queue_policy(name: &str) -> Result<QueuePolicy, RunError> {
         .map_err(|error| RunError::Invalid(format!("router_queue_policy in the engine arguments: {error}")))
 }
 
-/// Policy classes of the router's queue: the file of the flag or the environment, else that of the configuration.
-fn policy_profile(args: &ReplayArgs, router: &RouterConfig) -> Result<PolicyProfile, RunError> {
+/// The file with policy classes of the router's queue: that of the flag or the environment, else that of the configuration.
+pub(super) fn policy_file(args: &ReplayArgs, router: &RouterConfig) -> Option<PathBuf> {
     let given = args.router_policy_config.clone();
     let given = given.or_else(|| std::env::var_os("DYN_ROUTER_POLICY_CONFIG").map(PathBuf::from));
-    let Some(path) = given.or_else(|| router.router_policy_config.as_ref().map(PathBuf::from)) else {
+    given.or_else(|| router.router_policy_config.as_ref().map(PathBuf::from))
+}
+
+/// Policy classes of the router's queue.
+fn policy_profile(args: &ReplayArgs, router: &RouterConfig) -> Result<PolicyProfile, RunError> {
+    let Some(path) = policy_file(args, router) else {
         return Ok(PolicyProfile::of_config(router));
     };
     let read = std::fs::read_to_string(&path);

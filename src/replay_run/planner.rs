@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 use crate::replay::{Decision, Planner, PlannerError, Script, Snapshot};
 
 use super::RunError;
+use super::decisions::{Checked, check_script, object};
 use super::destination;
 
 /// Longest answer, bytes.
@@ -38,8 +39,8 @@ struct Program {
     timeout_seconds: Option<f64>,
 }
 
-/// The policy that a path or a text names; each tick goes to `log` too.
-pub(super) fn build(config: &str, log: Option<&Path>) -> Result<Box<dyn Planner>, RunError> {
+/// The policy that a path or a text names, for a fleet with prefill workers or without; each tick goes to `log` too.
+pub(super) fn build(config: &str, log: Option<&Path>, disaggregated: bool) -> Result<Box<dyn Planner>, RunError> {
     let wrong = |what: &dyn std::fmt::Display| RunError::Invalid(format!("--planner-config: {what}"));
     let path = Path::new(config);
     let text = if path.is_file() {
@@ -51,15 +52,17 @@ pub(super) fn build(config: &str, log: Option<&Path>) -> Result<Box<dyn Planner>
     let keys = document.as_object();
     let has = |key: &str| keys.is_some_and(|keys| keys.contains_key(key));
     let planner: Box<dyn Planner> = if has("command") {
-        let program: Program = serde_json::from_value(document).map_err(|error| wrong(&error))?;
+        let program: Program = object(document).map_err(|error| wrong(&error))?;
         Box::new(Outside::start(program).map_err(|error| wrong(&error))?)
     } else if has("ticks") {
-        Box::new(serde_json::from_value::<Script>(document).map_err(|error| wrong(&error))?)
+        check_script(&document, disaggregated).map_err(|error| wrong(&error))?;
+        Box::new(object::<Script>(document).map_err(|error| wrong(&error))?)
     } else {
         return Err(wrong(
             &"neither a file nor a script (key ticks) nor a program (key command); see --help",
         ));
     };
+    let planner = Box::new(Checked { planner, disaggregated });
     let Some(path) = log else { return Ok(planner) };
     Ok(Box::new(Logged {
         planner,
@@ -173,7 +176,8 @@ impl Outside {
         if line.len() as u64 == MAX_LINE {
             return self.wrong(format_args!("an answer is longer than {MAX_LINE} bytes"));
         }
-        serde_json::from_str(&line).or_else(|error| {
+        let answer = serde_json::from_str::<Value>(&line).map_err(|error| format!("not JSON: {error}"));
+        answer.and_then(object).or_else(|error| {
             let shown: String = line.trim_end().chars().take(200).collect();
             self.wrong(format_args!("wrong answer {shown:?}: {error}"))
         })

@@ -4,8 +4,7 @@ mod playback;
 mod stat;
 mod write;
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::Path;
 
 use clap::Parser;
@@ -13,13 +12,14 @@ use clap::Parser;
 use crate::cli::{
     ConvertTraceArgs, ReplayArgs, StatArgs, StatFormat, SynthArgs, TraceCommand, TraceFormat, TraceInput,
 };
+use crate::distinct_files::DistinctFiles;
 use crate::replay::{Arrivals, Load, SessionSource, SyntheticError, SyntheticSpec};
-use crate::replay_run::{RunError, Workload, workload};
+use crate::replay_run::{RunError, Workload, destination, workload};
 
 /// Why a trace command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceCommandError {
-    /// The trace or its flags.
+    /// The trace or its flags, or a result that could not be written.
     #[error(transparent)]
     Input(#[from] RunError),
     /// Flags of synthetic load.
@@ -37,8 +37,8 @@ impl TraceCommandError {
     /// Process exit code: 2 for input that makes no sense, 1 when a file could not be written.
     pub fn exit_code(&self) -> u8 {
         match self {
+            Self::Input(RunError::Write(..)) | Self::Write(..) => 1,
             Self::Input(_) | Self::Synthetic(_) | Self::Form(_) => 2,
-            Self::Write(..) => 1,
         }
     }
 }
@@ -71,6 +71,11 @@ fn describe(args: &StatArgs, out: &mut dyn Write) -> Result<(), TraceCommandErro
 }
 
 fn convert(args: &ConvertTraceArgs) -> Result<(), TraceCommandError> {
+    let mut files = DistinctFiles::default();
+    for path in &args.input.files {
+        files.reads("the trace", path);
+    }
+    destination::distinct(&args.output, |output| files.writes("--output", output))?;
     let (found, block_tokens) = read(&args.input)?;
     if let Workload::Graph(graph) = &found {
         return save(&args.output, |out| write::graph(graph, out));
@@ -133,10 +138,5 @@ fn read(input: &TraceInput) -> Result<(Workload, u32), TraceCommandError> {
 }
 
 fn save(path: &Path, content: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<(), TraceCommandError> {
-    let create = || -> std::io::Result<()> {
-        let mut out = BufWriter::new(File::create(path)?);
-        content(&mut out)?;
-        out.flush()
-    };
-    create().map_err(|error| TraceCommandError::Write(path.display().to_string(), error))
+    Ok(destination::write(path, |out| content(out))?)
 }

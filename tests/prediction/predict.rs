@@ -371,3 +371,40 @@ fn an_interrupted_prediction_writes_what_it_has_and_marks_it() {
     let found = json(&at.join("ghostfleet-output/prediction.json"));
     assert_eq!(found["summary"]["partial"], true);
 }
+
+#[test]
+fn results_that_would_overwrite_what_is_read_or_written_besides_are_refused() {
+    let directory = directory();
+    let at = directory.path();
+    std::fs::create_dir(at.join("out")).unwrap();
+    let row = r#"{"timestamp":0,"input_length":8,"output_length":2,"hash_ids":[1]}"#;
+    std::fs::write(at.join("out/requests.jsonl"), row).unwrap();
+    let predict = [
+        "predict",
+        "-c",
+        "p.yaml",
+        "--stack",
+        "dynamo",
+        "--output-dir",
+        "out",
+        "--overwrite",
+    ];
+    for (more, words) in [
+        (&["--html", "p.yaml"][..], "--html p.yaml is the same file as --config"),
+        (
+            &["--html", "./out/prediction.json"],
+            "is the same file as --html (./out/prediction.json)",
+        ),
+        (
+            &[
+                "--set",
+                "traffic={source: {type: trace, paths: [out/requests.jsonl]}, load: {type: trace_timestamps}}",
+            ],
+            "the result out/requests.jsonl is the same file as the trace",
+        ),
+    ] {
+        refuse(at, &[&predict[..], more].concat(), 2, &[words]);
+    }
+    assert_eq!(std::fs::read_to_string(at.join("p.yaml")).unwrap(), DOCUMENT);
+    assert_eq!(std::fs::read_to_string(at.join("out/requests.jsonl")).unwrap(), row);
+}

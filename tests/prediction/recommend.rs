@@ -242,3 +242,45 @@ fn a_sweep_without_a_candidate_that_works_says_why_the_first_did_not() {
         &["no candidate can be recommended", "GPUs, expected 0 to 0"],
     );
 }
+
+#[test]
+fn results_that_would_take_the_configuration_or_a_trace_away_are_refused() {
+    let directory = directory();
+    let at = directory.path();
+    std::fs::create_dir_all(at.join("out/recommendations")).unwrap();
+    std::fs::write(at.join("out/recommendations/0001.yaml"), SWEEP).unwrap();
+    let own = "out/recommendations/0001.yaml";
+    let args = ["recommend", "-c", own, "--output-dir", "out", "--overwrite"];
+    refuse(
+        at,
+        &args,
+        2,
+        &[
+            "the directory out/recommendations is replaced",
+            "--config (out/recommendations/0001.yaml)",
+        ],
+    );
+    let trace = "traffic.source={type: trace, paths: {choices: [[a.jsonl], [out/recommendation.csv]]}}";
+    std::fs::write(at.join("out/recommendation.csv"), "kept").unwrap();
+    let args = [
+        "recommend",
+        "-c",
+        "s.yaml",
+        "--output-dir",
+        "out",
+        "--overwrite",
+        "--set",
+        trace,
+    ];
+    refuse(
+        at,
+        &args,
+        2,
+        &["the result out/recommendation.csv is the same file as the trace"],
+    );
+    assert_eq!(std::fs::read_to_string(at.join(own)).unwrap(), SWEEP);
+    assert_eq!(
+        std::fs::read_to_string(at.join("out/recommendation.csv")).unwrap(),
+        "kept"
+    );
+}

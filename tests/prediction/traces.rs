@@ -148,3 +148,17 @@ fn request_traces_convert_to_mooncake_rows_that_replay_alike() {
         &["bad.jsonl, line 1: hash_ids is missing"],
     );
 }
+
+#[test]
+fn a_conversion_onto_the_trace_itself_is_refused() {
+    let directory = TempDir::new().unwrap();
+    let at = directory.path();
+    let row = r#"{"timestamp":0,"input_length":8,"output_length":2,"hash_ids":[1]}"#;
+    std::fs::write(at.join("t.jsonl"), row).unwrap();
+    std::os::unix::fs::symlink("t.jsonl", at.join("link")).unwrap();
+    for output in ["t.jsonl", "./t.jsonl", "link"] {
+        let convert = ["trace", "convert", "t.jsonl", "-o", output];
+        refuse(at, &convert, 2, &["--output", "is the same file as the trace"]);
+    }
+    assert_eq!(std::fs::read_to_string(at.join("t.jsonl")).unwrap(), row);
+}
