@@ -168,7 +168,9 @@ impl Collector {
             input_length: flight.turn.input_tokens,
             requested_output_length: flight.turn.output_tokens,
             output_length: flight.tokens,
-            reused_input_tokens: flight.reused,
+            reused_input_tokens: handoff
+                .and_then(|handoff| handoff.prefill_reused)
+                .unwrap_or(flight.reused),
             prefill_worker_idx: handoff.and_then(|handoff| handoff.route.target).map(index),
             decode_worker_idx: target.map(index),
             logical_worker_id: target.map(|target| target.worker),

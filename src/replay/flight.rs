@@ -76,6 +76,8 @@ pub(crate) struct Handoff {
     pub(crate) destination_activated: Option<SimTime>,
     pub(crate) decode_admit: Option<SimTime>,
     pub(crate) source_released: Option<SimTime>,
+    /// Most prompt tokens that an admission on the prefill side found in its cache, and on the decode side.
+    pub(crate) prefill_reused: Option<u32>,
     pub(crate) decode_reused: Option<u32>,
     /// Prompt tokens that the source holds.
     pub(crate) held_tokens: Option<u32>,

@@ -16,8 +16,8 @@ pub enum Terminal {
 #[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RequestRecord {
-    /// Not told, as the next one, where Dynamo plays single requests: the simplest synthetic load, and Mooncake traces that
-    /// come at their own times and have no session with two turns; nor with the rules of 1.4.2 where there is one worker.
+    /// Not told, as the next one, where Dynamo plays single requests: the simplest synthetic load, and traces that come at
+    /// their own times and have no session with two turns; nor with the rules of 1.4.2 where there is one worker.
     pub session_id: Option<String>,
     /// Not told of requests in a graph either.
     pub turn_index: Option<u32>,

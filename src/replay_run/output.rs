@@ -118,7 +118,8 @@ pub(crate) fn rejections(report: &Report) -> Option<String> {
     (rejected > 0).then(|| {
         format!(
             "{rejected} of {all} requests were rejected: they need more than a worker has; look at num_gpu_blocks, \
-             max_model_len and, without chunked prefill, max_num_batched_tokens"
+             max_model_len, without chunked prefill at max_num_batched_tokens, with sglang at its max_prefill_tokens and \
+             chunked_prefill_size"
         )
     })
 }

@@ -22,7 +22,7 @@ impl Meter {
         let started = Instant::now();
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::new(0);
-            let style = ProgressStyle::with_template("{bar:30} {pos}/{len} requests, {per_sec}, ETA {eta}, {msg}");
+            let style = ProgressStyle::with_template("{bar:30} {pos}/{len} requests, {msg}");
             if let Ok(style) = style {
                 bar.set_style(style);
             }
@@ -43,10 +43,13 @@ impl Meter {
     #[allow(clippy::cast_precision_loss)]
     pub(super) fn show(&mut self, progress: Progress) {
         let virtual_s = progress.now.as_ms() / 1e3;
+        let rate = progress.ended as f64 / self.elapsed().as_secs_f64().max(1e-9);
+        let left = (progress.total - progress.ended.min(progress.total)) as f64 / rate.max(1e-9);
+        let speed = format!("{rate:.0}/s, ETA {left:.0} s, virtual time {virtual_s:.1} s");
         if let Some(bar) = &self.bar {
             bar.set_length(progress.total);
             bar.set_position(progress.ended);
-            bar.set_message(format!("virtual time {virtual_s:.1} s"));
+            bar.set_message(speed);
             return;
         }
         let now = Instant::now();
@@ -54,12 +57,10 @@ impl Meter {
             return;
         }
         self.last_line = now;
-        let rate = progress.ended as f64 / self.elapsed().as_secs_f64().max(1e-9);
-        let left = (progress.total - progress.ended.min(progress.total)) as f64 / rate.max(1e-9);
         // Who does not read this still gets the report.
         let _ = writeln!(
             std::io::stderr(),
-            "{}/{} requests, {rate:.0}/s, ETA {left:.0} s, virtual time {virtual_s:.1} s",
+            "{}/{} requests, {speed}",
             progress.ended,
             progress.total
         );

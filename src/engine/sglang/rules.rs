@@ -82,7 +82,7 @@ impl Rules {
                 .map(|chunk| i64::from(chunk / ranks)),
             clip: sglang.clip_max_new_tokens,
             prefix_caching,
-            publishes: config.enable_prefix_caching && config.role != WorkerRole::Decode,
+            publishes: prefix_caching && config.role != WorkerRole::Decode,
             policy,
             eviction: if real {
                 sglang.radix_eviction_policy

@@ -19,13 +19,12 @@ gate! {
         /// The connection that brought the call is reset, with everything else on it; NATS has no such connection, and the
         /// call disappears.
         ResetPeer = "reset_peer" {}
-        /// The call disappears: no ack, no answer. Acks of the TCP request plane have no names, only an order, so nothing is
-        /// acked any more on the connection that brought the call, whichever worker calls are for: all workers share
-        /// connections unless each has a port of its own (`--ports per-worker`), which confines it. When the fault ends, or
-        /// the worker does, such connections are closed and routers dial anew. On NATS and HTTP only the call is lost.
+        /// The call disappears: no ack, no answer. Acks on TCP have no names, only an order: nothing more is acked on its
+        /// connection, which all workers share unless each has a port of its own (`--ports per-worker`), until the fault or
+        /// the worker ends, and the connection with it.
         BlackHole = "black_hole" {}
-        /// The call is served, but its ack is withheld, and on the TCP request plane so are all later ones on its
-        /// connection, other workers' too, as with `black_hole`; HTTP has no acks.
+        /// The call is served, but its ack is withheld, and so are all later ones on its connection, as with `black_hole`;
+        /// HTTP has no acks.
         AckWithheld = "ack_withheld" {}
         /// The call is acked and nobody ever dials back; over HTTP nobody is dialled.
         NoCallHome = "no_call_home" {}

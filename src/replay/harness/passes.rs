@@ -187,12 +187,13 @@ fn note_admission(flight: &mut Flight, cached_tokens: u32, prefill_side: bool, n
     flight.admissions += 1;
     flight.reused = flight.reused.max(cached_tokens);
     if let Some(handoff) = &mut flight.handoff {
-        if prefill_side {
-            handoff.prefill_admit = handoff.prefill_admit.or(Some(now));
-        } else if handoff.decode_admit.is_none() {
-            handoff.decode_admit = Some(now);
-            handoff.decode_reused = Some(cached_tokens);
-        }
+        let (admit, reused) = if prefill_side {
+            (&mut handoff.prefill_admit, &mut handoff.prefill_reused)
+        } else {
+            (&mut handoff.decode_admit, &mut handoff.decode_reused)
+        };
+        admit.get_or_insert(now);
+        *reused = (*reused).max(Some(cached_tokens));
     }
 }
 

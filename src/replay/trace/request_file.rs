@@ -186,7 +186,7 @@ impl<R: Rewind> TurnFile for RequestFile<R> {
     }
 
     fn is_of_requests(&self) -> bool {
-        false
+        true
     }
 
     fn following(&self, _turn: u32) -> Option<u32> {

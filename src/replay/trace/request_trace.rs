@@ -367,7 +367,7 @@ impl RequestTraceReader {
     }
 
     fn independent(self, ids: &IdStore) -> std::io::Result<SessionTrace> {
-        let mut trace = SessionTrace::new(self.block_tokens.unwrap_or(1), false, "request_");
+        let mut trace = SessionTrace::new(self.block_tokens.unwrap_or(1), false, "request_").of_requests();
         let first = self.found.first().map_or(0, |found| found.start);
         for (number, found) in (1..).zip(self.found) {
             #[allow(clippy::cast_precision_loss)]

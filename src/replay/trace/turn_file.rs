@@ -40,8 +40,8 @@ pub(crate) trait TurnFile {
     /// The first turn of the session that starts next, each once.
     fn next_start(&mut self) -> Option<u32>;
 
-    /// Whether Dynamo takes the turns for single requests where they come at their own times: Mooncake traces in which no
-    /// session has a second turn.
+    /// Whether Dynamo takes the turns for single requests where they come at their own times: where no session has a second
+    /// one.
     fn is_of_requests(&self) -> bool;
 
     /// The turn that follows in the same session.
