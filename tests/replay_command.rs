@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
 
@@ -328,6 +328,18 @@ fn flags_that_would_change_nothing_are_refused() {
             "not available in this build",
         ),
         (
+            vec!["t.jsonl", "--router-config", r#"{"router_temperature":"x"}"#],
+            "router config: router_temperature is \"x\", expected a number",
+        ),
+        (
+            vec!["t.jsonl", "--sla-ttft-ms", "nan", "--semantics", "1.4.2"],
+            "--sla-ttft-ms is NaN, expected ms",
+        ),
+        (
+            vec!["t.jsonl", "--arrival-speedup-ratio", "-1e300"],
+            "--arrival-speedup-ratio is -1e300, expected",
+        ),
+        (
             vec!["t.jsonl", "--extra-engine-args", "[1]"],
             "the document must be an object",
         ),
@@ -357,7 +369,7 @@ fn times_beyond_the_clock_are_refused_one_by_one_and_in_sum() {
     assert_eq!(output.status.code(), Some(1));
     let said = text(&output.stderr);
     assert!(
-        said.contains("t.jsonl, line 1: timestamp is ") && said.contains("from -4e12 to 4e12"),
+        said.contains("t.jsonl, line 1: timestamp is 1e308, expected ms from -4e12 to 4e12"),
         "{said}"
     );
     let rows: Vec<String> = (0..4)
@@ -538,4 +550,108 @@ fn outputs_that_would_overwrite_what_is_read_or_written_besides_are_refused_and_
         text(&output.stderr).contains("other.json: expected a JSON report"),
         "{output:?}"
     );
+}
+
+#[test]
+fn a_signal_ends_a_replay_that_waits_for_its_trace_and_says_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    let pipe = at.join("pipe");
+    let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    for signal in ["-INT", "-TERM"] {
+        let child = Command::new(env!("CARGO_BIN_EXE_ghostfleet"))
+            .current_dir(at)
+            .args(["replay", "pipe", "--report-json", "report.json"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // It can be opened once the replay reads it, and signals are heard before that.
+        let writer = std::fs::File::options().write(true).open(&pipe).unwrap();
+        let sent = Command::new("kill").args([signal, &child.id().to_string()]).status();
+        assert!(sent.unwrap().success());
+        let output = child.wait_with_output().unwrap();
+        drop(writer);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(130), "{said}");
+        assert!(said.contains("interrupted while the workload was read"), "{said}");
+        assert!(!at.join("report.json").exists());
+    }
+}
+
+#[test]
+fn flags_that_do_nothing_are_told_and_the_replay_goes_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let idle = ["--replay-concurrency=4", "--seed=7", "--benchmark-granularity=3"];
+    let output = replay(directory.path(), &[&LOAD[..], &idle].concat());
+    let said = text(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    for flag in [
+        "--seed does nothing without",
+        "--benchmark-granularity does nothing here",
+    ] {
+        assert!(said.contains(&format!("warning: {flag}")), "{said}");
+    }
+    let output = replay(directory.path(), &[&LOAD[..], &["--replay-concurrency=4"]].concat());
+    assert!(!text(&output.stderr).contains("warning"), "{output:?}");
+}
+
+#[test]
+fn what_is_wrong_with_a_graph_has_file_line_and_field() {
+    let directory = tempfile::tempdir().unwrap();
+    let header = r#"{"schema":"dynamo.agentic_mooncake","version":2,"block_size":8,"hash_id_scope":"local","source":{"format":"f","digest":"d"}}"#;
+    let row = |name: &str, waits_for: &str| {
+        format!(
+            r#"{{"request_id":"{name}","play_id":"p","session_id":"s","model":"m","not_before_ms":0,"input_length":8,"output_length":1,"hash_ids":[1],"dependencies":[{{"request_id":"{waits_for}","trigger":"completion","delay_ms":0,"relation":"sequence"}}]}}"#
+        )
+    };
+    let record = |name: &str, start: u32, agent: &str| {
+        format!(
+            r#"{{"schema":"dynamo.request.trace.v1","event_type":"request_end","event_time_unix_ms":{},"agent_context":{agent},"request":{{"request_id":"{name}","output_tokens":1,"request_received_ms":{start},"total_time_ms":10,"replay":{{"trace_block_size":8,"input_length":8,"input_sequence_hashes":[1]}}}}}}"#,
+            start + 10
+        )
+    };
+    let session = r#"{"session_id":"s"}"#;
+    for (form, rows, expected) in [
+        (
+            "agentic_mooncake",
+            [header.to_owned(), row("a", "zz")],
+            "t.jsonl, line 2: dependencies of request a names zz, expected the request_id of a line of this trace",
+        ),
+        (
+            "agentic_mooncake",
+            [header.to_owned(), row("a", "a")],
+            "t.jsonl, line 2: dependencies of request a names the request itself",
+        ),
+        (
+            "dynamo",
+            [record("a", 100, session), record("b", 105, session)],
+            "t.jsonl, line 2: request b began 5 ms before the end of a",
+        ),
+        (
+            "dynamo",
+            [
+                record("a", 100, session),
+                record("b", 200, r#"{"session_id":"t","parent_session_id":"x"}"#),
+            ],
+            "t.jsonl, line 2: agent_context.parent_session_id of session t is x, of which there is no request",
+        ),
+        (
+            "dynamo",
+            [record("a", 100, session), record("b", 200, "5")],
+            "t.jsonl, line 2: agent_context is 5, expected an object",
+        ),
+        (
+            "dynamo",
+            [record("a", 100, session), record("a", 200, session)],
+            "t.jsonl, line 2: request.request_id is a, as in a line before",
+        ),
+    ] {
+        std::fs::write(directory.path().join("t.jsonl"), rows.join("\n")).unwrap();
+        let output = replay(directory.path(), &["t.jsonl", "--trace-format", form]);
+        assert_eq!(output.status.code(), Some(1));
+        let said = text(&output.stderr);
+        assert!(said.contains(expected), "{said}");
+    }
 }

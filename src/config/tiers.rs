@@ -78,6 +78,50 @@ pub(super) fn offloads_evicted(s: &Settings) -> bool {
     s.num_g2_blocks.is_some_and(|blocks| blocks > 0)
 }
 
+/// Whether the model has to say how large a block of the host is. With `--num-host-blocks` it is always said, as in the
+/// release that has it.
+pub(super) fn sized_by_model(s: &Settings) -> bool {
+    let sized = s.kv_cache_bytes_per_token.or(s.kv_bytes_per_token).is_some();
+    !sized && offloads_evicted(s)
+}
+
+/// What [`tiers`] takes where `s` says nothing, as settings.
+pub(super) fn implied(layered: &Layered, s: &Settings) -> Settings {
+    let sized = Settings {
+        kv_bytes_per_token: s.kv_bytes_per_token.or(Some(1)),
+        ..s.clone()
+    };
+    let Ok(Some(tiers)) = tiers(layered, &sized) else {
+        return Settings::default();
+    };
+    let speed = tiers.bandwidth;
+    let some = |number: f64| Some(Finite::literal(number));
+    let host = match tiers.writes {
+        Writes::Through => Settings {
+            host_offload_d2h_bandwidth_gbps: some(speed.g1_to_g2),
+            host_offload_h2d_bandwidth_gbps: some(speed.g2_to_g1),
+            host_offload_latency_ms: some(tiers.host_latency_ms),
+            ..Settings::default()
+        },
+        Writes::OnEviction { batch_blocks } => Settings {
+            bandwidth_g1_to_g2_gbps: some(speed.g1_to_g2),
+            bandwidth_g2_to_g1_gbps: some(speed.g2_to_g1),
+            offload_batch_size: Some(batch_blocks),
+            ..Settings::default()
+        },
+    };
+    let disk = |number: f64| some(number).filter(|_| tiers.disk_blocks > 0);
+    let storage = |number: f64| some(number).filter(|_| tiers.storage);
+    Settings {
+        bandwidth_g2_to_g3_gbps: disk(speed.g2_to_g3),
+        bandwidth_g3_to_g2_gbps: disk(speed.g3_to_g2),
+        g3_latency_ms: disk(tiers.disk_latency_ms),
+        bandwidth_g2_to_g4_gbps: storage(speed.g2_to_g4),
+        bandwidth_g4_to_g2_gbps: storage(speed.g4_to_g2),
+        ..host
+    }
+}
+
 /// Every setting of a tier needs the tier, and there is one host.
 fn check_company(layered: &Layered, s: &Settings, host: bool, g2: bool) -> Result<(), ConfigError> {
     if host && g2 {
