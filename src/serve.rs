@@ -82,7 +82,9 @@ pub fn run(args: &ServeArgs) -> Result<(), ServeError> {
     if args.print_config {
         // A config that cannot run is still printed, then refused.
         print_config(&merged)?;
-        Config::resolve(&merged, &environment)?;
+        for doubt in Config::resolve(&merged, &environment)?.doubts {
+            tracing::warn!("{doubt}");
+        }
         return Ok(());
     }
     let config = Config::resolve(&merged, &environment)?;
@@ -182,10 +184,17 @@ fn say(text: &str) -> Result<(), ServeError> {
 }
 
 fn print_config(merged: &Merged) -> Result<(), ServeError> {
-    let mut text = merged.fleet.lines().join("\n");
-    if merged.groups.len() > 1 || merged.groups.iter().any(|group| group.origin("name").is_some()) {
+    let grouped = merged.groups.len() > 1 || merged.groups.iter().any(|group| group.origin("name").is_some());
+    // What follows from a group's settings is shown there.
+    let fleet = if grouped {
+        merged.fleet.clone()
+    } else {
+        merged.fleet.spelled_out()
+    };
+    let mut text = fleet.lines().join("\n");
+    if grouped {
         for group in &merged.groups {
-            let lines = group.lines().into_iter().filter(|line| {
+            let lines = group.spelled_out().lines().into_iter().filter(|line| {
                 Settings::GROUP_KEYS
                     .iter()
                     .any(|key| line.split(" = ").next() == Some(key))

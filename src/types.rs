@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use prompt::{IdRun, Prompt};
-pub use time::SimTime;
+pub use time::{LONGEST_SPAN, SimTime, span_of_ms, span_of_seconds};
 
 /// Position of a worker in the fleet, from 0; it outlives restarts. Written `w17`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]

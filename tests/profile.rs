@@ -371,6 +371,14 @@ fn a_directory_needs_both_sides_and_whole_files() {
     };
     broken("z_itl", json!([1.0]));
     refused("x_kv_usage and z_itl have different lengths");
+    let per_cent: Vec<f64> = case.decode["x_kv_usage"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|usage| usage.as_f64().unwrap() * 100.0)
+        .collect();
+    broken("x_kv_usage", json!(per_cent));
+    refused("it is a share of max_kv_tokens from 0 to 1, not per cent");
     broken("max_kv_tokens", json!("many"));
     refused("decode_raw_data.json: invalid type: string \"many\", expected f64");
     broken("max_kv_tokens", json!(0));

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use crate::faults::draw::Dice;
 use crate::faults::kind::{EventFault, OnTheWay};
 use crate::faults::table::Due;
+use crate::types::span_of_ms;
 
 /// Messages that a fault may hold back; further ones are lost.
 const MAX_HELD: usize = 4096;
@@ -95,7 +96,7 @@ impl<M: Clone> Ways<M> {
                 OnTheWay::Duplicate(extra) => copies += extra,
                 OnTheWay::Delay(ms, jitter_ms) => {
                     let ms = ms + jitter_ms * dice.unit(1);
-                    wait = Duration::try_from_secs_f64(ms / 1e3).ok();
+                    wait = Some(span_of_ms(ms));
                 }
                 OnTheWay::StaleEpoch => stale = true,
                 // They have been seen to.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::faults::WorkerFaults;
 use crate::faults::kind::RendezvousFault;
 use crate::faults::table::Due;
+use crate::types::{span_of_ms, span_of_seconds};
 
 /// What becomes of a prompt that is ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,9 +63,7 @@ impl Trouble {
         let due = faults.draw::<RendezvousFault>();
         for fault in &due {
             match **fault {
-                RendezvousFault::Late { ms } => trouble.end_with(WhenReady::Said {
-                    late: Duration::try_from_secs_f64(ms / 1e3).unwrap_or(Duration::ZERO),
-                }),
+                RendezvousFault::Late { ms } => trouble.end_with(WhenReady::Said { late: span_of_ms(ms) }),
                 RendezvousFault::NeverReady {} => trouble.end_with(WhenReady::Silence),
                 RendezvousFault::Abort {} => trouble.end_with(WhenReady::Abort),
                 RendezvousFault::Orphan {} => trouble.end_with(WhenReady::Orphan),
@@ -113,7 +112,7 @@ impl Trouble {
             if !travel.is_zero() {
                 self.happened(|fault| matches!(fault, RendezvousFault::SlowLink { .. }));
             }
-            Duration::try_from_secs_f64(travel.as_secs_f64() * self.slower).unwrap_or(Duration::MAX)
+            span_of_seconds(travel.as_secs_f64() * self.slower)
         } else {
             travel
         };

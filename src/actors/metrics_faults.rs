@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::faults::WorkerFaults;
 use crate::faults::kind::{MetricsFault, Wave};
 use crate::faults::table::Due;
+use crate::types::span_of_ms;
 
 /// What becomes of a report.
 #[derive(Debug, Default)]
@@ -43,7 +44,7 @@ impl Spin {
             match *due {
                 MetricsFault::Frozen {} => spin.frozen = Some(due),
                 MetricsFault::Stale { ms } => {
-                    let late = Duration::try_from_secs_f64(ms / 1e3).unwrap_or(Duration::ZERO);
+                    let late = span_of_ms(ms);
                     spin.late = Some((late, due));
                 }
                 MetricsFault::Lying { .. } => spin.lie = Lie::of(&due).map(|lie| (lie, due)),
@@ -124,7 +125,7 @@ impl Lie {
             Wave::Ramp => self.period_ms / 20.0,
             Wave::Square => self.period_ms / 4.0,
         };
-        Duration::try_from_secs_f64(ms.clamp(20.0, 1000.0) / 1e3).unwrap_or(Duration::from_secs(1))
+        span_of_ms(ms.clamp(20.0, 1000.0))
     }
 }
 

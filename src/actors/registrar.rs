@@ -22,6 +22,7 @@ use super::record_faults::{Disturbed, card_keys};
 use super::store_health::{StoreHealth, Witness};
 use crate::faults::kind::DiscoveryFault;
 use crate::transport::discovery::{Discovery, DiscoveryError, Lease, Record, Renewal};
+use crate::types::span_of_ms;
 
 /// News for the worker.
 #[derive(Message)]
@@ -370,7 +371,7 @@ impl Keeper {
 
     /// When a fault wants the next change of what is registered.
     fn next_turn(&self, began: Instant, churned: Instant) -> Option<Instant> {
-        let after = |from: Instant, ms: f64| from + Duration::try_from_secs_f64(ms / 1e3).unwrap_or(MAX_RETRY);
+        let after = |from: Instant, ms: f64| from + span_of_ms(ms);
         let storm = self.disturbed.storm_ms.map(|ms| after(began, ms));
         storm.or_else(|| self.disturbed.card_churn_ms.map(|ms| after(churned, ms)))
     }

@@ -32,7 +32,7 @@ use crate::transport::http::open::OpenRequests;
 use crate::transport::request_plane::call_home::generate::StreamCounts;
 use crate::transport::request_plane::figures::EndpointFigures;
 use crate::transport::request_plane::plane::Reach;
-use crate::types::{DpRank, SimTime, WorkerId};
+use crate::types::{DpRank, SimTime, WorkerId, span_of_ms};
 
 pub use super::health::{WorkerHealth, WorkerState};
 pub use super::snapshot::{FleetSnapshot, InUse, RecoverySnapshot, WorkerSnapshot};
@@ -157,7 +157,7 @@ impl WorkerEntry {
         let deaths = self.deaths.lock().unwrap_or_else(PoisonError::into_inner);
         let death = deaths.iter().find(|death| death.path == path)?;
         death.backoff_ms?;
-        Duration::try_from_secs_f64(death.replaced_in_ms(now) / 1e3).ok()
+        Some(span_of_ms(death.replaced_in_ms(now)))
     }
 
     /// An actor of this worker, or the worker itself, has died too often.

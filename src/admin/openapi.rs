@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::schemas::{self, reference};
+use crate::faults::kind::param::{Param, Range, Values};
 
 /// One operation of the API.
 #[derive(Debug, Clone, Copy)]
@@ -13,8 +14,8 @@ pub struct Operation {
     pub path: &'static str,
     /// What it does.
     pub summary: &'static str,
-    /// Query parameters, each with its type and meaning.
-    pub query: &'static [(&'static str, &'static str, &'static str)],
+    /// Query parameters.
+    pub query: &'static [Param],
     /// Schema of the body, if it has one.
     pub body: Option<&'static str>,
     /// Schema of the answer.
@@ -25,7 +26,7 @@ const fn operation(
     method: &'static str,
     path: &'static str,
     summary: &'static str,
-    query: &'static [(&'static str, &'static str, &'static str)],
+    query: &'static [Param],
     body: Option<&'static str>,
     answer: &'static str,
 ) -> Operation {
@@ -39,15 +40,43 @@ const fn operation(
     }
 }
 
+const fn optional(name: &'static str, values: Values, about: &'static str) -> Param {
+    Param {
+        name,
+        about,
+        required: false,
+        values,
+    }
+}
+
+const fn required(name: &'static str, values: Values, about: &'static str) -> Param {
+    Param {
+        required: true,
+        ..optional(name, values, about)
+    }
+}
+
+/// A whole number.
+const COUNT: Values = Values::Whole(Range {
+    least: 0,
+    above: false,
+    most: None,
+    unit: "",
+    example: 3,
+});
+
+/// How each worker is told.
+const EACH: Values = Values::Word(&["rows", "columns"]);
+
 /// Every operation.
 pub const OPERATIONS: &[Operation] = &[
     operation(
         "get",
         "/v1/fleet",
         "Sums over the fleet",
-        &[(
+        &[optional(
             "workers",
-            "string",
+            EACH,
             "with each worker: `rows`, or `columns` of numbers by position",
         )],
         None,
@@ -57,7 +86,11 @@ pub const OPERATIONS: &[Operation] = &[
         "get",
         "/v1/workers",
         "Each worker in one line",
-        &[("select", "string", "only these workers, as `hottest(3)` or `w0-w7`")],
+        &[optional(
+            "select",
+            Values::Text,
+            "only these workers, as `hottest(3)` or `w0-w7`",
+        )],
         None,
         "WorkerRows",
     ),
@@ -79,7 +112,7 @@ pub const OPERATIONS: &[Operation] = &[
     ),
     operation(
         "get",
-        "/v1/former/{worker}",
+        "/v1/former/{path}",
         "Blocks that each rank of a worker, as w3, has announced and has no more, oldest first; of former incarnations, too",
         &[],
         None,
@@ -97,7 +130,7 @@ pub const OPERATIONS: &[Operation] = &[
         "get",
         "/v1/records",
         "What is in the discovery store, whoever put it there: what routers see",
-        &[("prefix", "string", "of the keys, as v1/instances/; required")],
+        &[required("prefix", Values::Text, "of the keys, as v1/instances/")],
         None,
         "Records",
     ),
@@ -134,8 +167,8 @@ pub const OPERATIONS: &[Operation] = &[
         "/v1/requests",
         "Requests under way, oldest first per worker",
         &[
-            ("limit", "integer", "most requests"),
-            ("worker", "string", "only of this one, as w3"),
+            optional("limit", COUNT, "most requests"),
+            optional("worker", Values::Text, "only of this one, as w3"),
         ],
         None,
         "Requests",
@@ -153,9 +186,9 @@ pub const OPERATIONS: &[Operation] = &[
         "/v1/journal",
         "What has happened, in order, oldest first; `more` says that there are entries after `next`",
         &[
-            ("after", "integer", "position to go on from"),
-            ("limit", "integer", "most entries, 1000 without, at most 10000"),
-            ("draws", "boolean", "with the dice of every gate"),
+            optional("after", COUNT, "position to go on from"),
+            optional("limit", COUNT, "most entries, 1000 without, at most 10000"),
+            optional("draws", Values::Flag, "with the dice of every gate"),
         ],
         None,
         "Journal",
@@ -165,18 +198,18 @@ pub const OPERATIONS: &[Operation] = &[
         "/v1/live",
         "Changes as they happen, as server-sent events `names`, `entry`, `sample` and `lost`",
         &[
-            (
+            optional(
                 "after",
-                "integer",
+                COUNT,
                 "journal position to go on from; default: what comes from now on",
             ),
-            ("every_ms", "integer", "time between samples, 0: none"),
-            (
+            optional("every_ms", COUNT, "time between samples, 0: none"),
+            optional(
                 "workers",
-                "string",
+                EACH,
                 "samples have every worker: `rows`, or `columns` that a first event `names` explains",
             ),
-            ("draws", "boolean", "entries include the dice of every gate"),
+            optional("draws", Values::Flag, "entries include the dice of every gate"),
         ],
         None,
         "EventStream",
@@ -209,8 +242,10 @@ pub fn document() -> Value {
     for operation in OPERATIONS {
         let parameters: Vec<Value> = path_parameters(operation.path)
             .map(|name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}}))
-            .chain(operation.query.iter().map(|(name, kind, about)| {
-                json!({"name": name, "in": "query", "description": about, "schema": {"type": kind}})
+            .chain(operation.query.iter().map(|param| {
+                let (name, about, required) = (param.name, param.about(), param.required);
+                let schema = param.values.schema();
+                json!({"name": name, "in": "query", "description": about, "required": required, "schema": schema})
             }))
             .collect();
         let media = match operation.answer {

@@ -44,7 +44,7 @@ pub(super) fn router(control: Control) -> Router {
         .route("/v1/workers", get(workers))
         .route("/v1/actors/{*path}", get(actor))
         .route("/v1/cache/{*path}", get(cache))
-        .route("/v1/former/{worker}", get(former))
+        .route("/v1/former/{*path}", get(former))
         .route("/v1/blocks/{*path}", get(blocks))
         .route("/v1/records", get(records))
         .route("/v1/faults", get(faults).post(change).put(replace).delete(clear))
@@ -182,7 +182,7 @@ fn placed((parent, block): &(Option<SequenceHash>, StoredBlock)) -> Value {
 /// The worker may be dead: what is remembered outlives it.
 async fn former(State(api): State<Arc<Api>>, Named(worker): Named) -> Answer {
     let path: ActorPath = worker.parse()?;
-    let entry = api.control.registry().get(path.worker).filter(|_| path.child.is_none());
+    let entry = api.control.registry().get(whole(path)?);
     let entry = entry.ok_or(CommandError::NoSuchActor(path))?;
     let ranks = entry.former().into_iter().map(
         |memory| json!({"blocks": memory.blocks.iter().map(placed).collect::<Vec<_>>(), "dropped": memory.dropped}),

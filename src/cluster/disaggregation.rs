@@ -18,13 +18,18 @@ pub(super) fn engine_role(group: &Group) -> WorkerRole {
     }
 }
 
+/// Whose rule says how large the KV of a token is.
+pub(super) fn size_rule(engine: &EngineConfig) -> KvSizeRule {
+    match engine.fidelity {
+        Fidelity::Real => KvSizeRule::Real,
+        Fidelity::Mocker => KvSizeRule::Mocker,
+    }
+}
+
 /// How long the KV of a group's prompts travels.
 pub(super) fn transfer(group: &Group, engine: &EngineConfig, model: &Model) -> TransferModel {
     let settings = &group.disaggregation.transfer;
-    let rule = match engine.fidelity {
-        Fidelity::Real => KvSizeRule::Real,
-        Fidelity::Mocker => KvSizeRule::Mocker,
-    };
+    let rule = size_rule(engine);
     let of_model = || {
         let shape = model.info.kv_shape.as_ref();
         if shape.is_none() && engine.role == WorkerRole::Prefill && settings.bandwidth_gb_s > 0.0 {

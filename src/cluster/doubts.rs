@@ -9,7 +9,7 @@ use crate::transport::tls::Pem;
 
 /// Every doubt about a configuration, in words for a log.
 pub(super) fn of(config: &Config, now: SystemTime) -> Vec<String> {
-    let mut doubts = Vec::new();
+    let mut doubts = config.doubts.clone();
     doubts.extend(config.tls.doubt().map(str::to_owned));
     doubts.extend(certificates(config).into_iter().flat_map(|pem| pem.doubts(now)));
     doubts.extend(disaggregation::doubts(&config.groups));
@@ -127,6 +127,13 @@ mod tests {
         for words in ["one and two", "zmq by brokers at h:1 against requests tcp, events zmq)"] {
             assert!(told[0].contains(words), "{words:?} is missing in {told:?}");
         }
+    }
+
+    #[test]
+    fn what_nothing_reads_is_told_at_the_start() {
+        let told = doubts("watermark = 0.1\nengine_type = \"sglang\"\n");
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(told[0].contains("watermark = 0.1 has no effect here"), "{told:?}");
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod offer;
 mod outlets;
 mod parts;
 mod planes;
+mod tiers;
 
 use std::thread::JoinHandle;
 use std::time::Duration;

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use super::disaggregation;
 use super::offer::Offer;
 use super::planes::Planes;
+use super::tiers;
 use super::{Budget, Cluster, Facts, StartError, doubts};
 use crate::actors::control::Control;
 use crate::actors::fault_desk::FaultDesk;
@@ -282,6 +283,7 @@ fn settle_engine(group: &Group, model: &Model) -> Result<EngineConfig, StartErro
         max_model_len,
         token_ids: (low, high),
         role: disaggregation::engine_role(group),
+        tiers: tiers::settle(group, model)?,
         ..group.engine.clone()
     })
 }

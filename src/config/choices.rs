@@ -145,6 +145,15 @@ impl Finite {
     }
 }
 
+/// A number for people: very large and very small ones by their power of ten.
+pub fn brief(number: f64) -> String {
+    if number == 0.0 || (1e-4..1e7).contains(&number.abs()) {
+        number.to_string()
+    } else {
+        format!("{number:e}")
+    }
+}
+
 impl FromStr for Finite {
     type Err = String;
 
@@ -191,6 +200,12 @@ impl Limit {
 
 const LIMIT: &str = "a whole number or \"unlimited\"";
 
+const TOO_LARGE: &str = "is too large; the largest limit is 4294967295, and \"unlimited\" takes it away";
+
+fn is_whole(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 impl FromStr for Limit {
     type Err = String;
 
@@ -198,6 +213,7 @@ impl FromStr for Limit {
         match text.parse() {
             Ok(number) => Ok(Self::Most(number)),
             Err(_) if text == "unlimited" => Ok(Self::Unlimited),
+            Err(_) if is_whole(text) => Err(TOO_LARGE.to_owned()),
             Err(_) => Err(format!("use {LIMIT}")),
         }
     }
@@ -224,9 +240,7 @@ impl<'de> Deserialize<'de> for Limit {
 
             fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<Limit, E> {
                 let number = u32::try_from(number);
-                number
-                    .map(Limit::Most)
-                    .map_err(|_| E::custom(format!("expected {LIMIT}")))
+                number.map(Limit::Most).map_err(|_| E::custom(TOO_LARGE))
             }
 
             fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<Limit, E> {
@@ -329,4 +343,18 @@ pub(super) fn table_or_json<'de, D: Deserializer<'de>, T: DeserializeOwned>(from
         None => serde_json::from_value(value),
     };
     read.map(Some).map_err(D::Error::custom)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_for_people_have_no_long_rows_of_zeros() {
+        assert_eq!(
+            [0.0, 1.0, 0.25, 1234.5, -3.0].map(brief),
+            ["0", "1", "0.25", "1234.5", "-3"]
+        );
+        assert_eq!([1e-300, 1e30].map(brief), ["1e-300", "1e30"]);
+    }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 pub use super::choices::TransferTiming;
-use super::choices::{DisaggregationMode, Finite};
+use super::choices::{DisaggregationMode, Finite, brief};
 use super::layers::Layered;
 use super::rules::refused;
 use super::settings::Settings;
@@ -47,7 +47,7 @@ impl Disaggregation {
         };
         let bandwidth = self.transfer.bandwidth_gb_s;
         if bandwidth > 0.0 {
-            format!("{meet}; KV at {bandwidth} GB/s")
+            format!("{meet}; KV at {} GB/s", brief(bandwidth))
         } else {
             format!("{meet}; KV at once")
         }
@@ -107,7 +107,7 @@ pub(super) fn default_component(role: WorkerRole) -> &'static str {
 }
 
 /// How long one side waits for the other unless said otherwise, ms. Source: Dynamo 1.6.1.
-const PAIRING_TIMEOUT_MS: u64 = 30_000;
+pub(super) const PAIRING_TIMEOUT_MS: u64 = 30_000;
 
 /// Longest handoff unless said otherwise, ms. Source: Dynamo 1.6.1.
 const SESSION_TIMEOUT_MS: u64 = 300_000;

@@ -10,250 +10,16 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::ConfigError;
+use super::engine_keys::Meaning::{
+    AnyCase, Count, Limit, NoEffect, NotNull, Object, Section, Setting, Unmodelled, With, ZeroIsDefault,
+};
+use super::engine_keys::{FLAT, Key, NESTED};
 use super::layers::Origin;
 use super::settings::Settings;
+use super::unique_json;
 
 /// Longest document.
 const MAX_BYTES: u64 = 1 << 20;
-
-/// What a key of a document means.
-#[derive(Debug, Clone, Copy)]
-enum Meaning {
-    /// A setting; null is as good as absent.
-    Setting(&'static str),
-    /// A setting; null is refused.
-    NotNull(&'static str),
-    /// A limit; null takes it away.
-    Limit(&'static str),
-    /// A setting whose 0 stands for its default.
-    ZeroIsDefault(&'static str),
-    /// A setting whose words may be written in any case.
-    AnyCase(&'static str),
-    /// An object whose members are keys of their own.
-    Object,
-    /// Says nothing that matters here.
-    NoEffect,
-    /// Not modelled; only what the peer assumes anyway is accepted.
-    Unmodelled(Assumed),
-}
-
-/// What the peer assumes when a key is absent.
-#[derive(Debug, Clone, Copy)]
-enum Assumed {
-    Nothing,
-    True,
-    One,
-    Word(&'static str),
-}
-
-impl Assumed {
-    fn is(self, value: &Value) -> bool {
-        match self {
-            Self::Nothing => value.is_null(),
-            Self::True => value == &json!(true) || value.is_null(),
-            Self::One => value == &json!(1),
-            Self::Word(word) => value == &json!(word),
-        }
-    }
-}
-
-type Key = (&'static str, Meaning);
-
-use Meaning::{AnyCase, Limit, NoEffect, NotNull, Object, Setting, Unmodelled, ZeroIsDefault};
-
-/// Dynamo 1.4.2.
-const FLAT: &[Key] = &[
-    ("engine_type", AnyCase("engine_type")),
-    ("num_gpu_blocks", Setting("num_gpu_blocks_override")),
-    ("block_size", ZeroIsDefault("block_size")),
-    ("max_model_len", Setting("max_model_len")),
-    ("max_num_seqs", Limit("max_num_seqs")),
-    ("max_num_batched_tokens", Limit("max_num_batched_tokens")),
-    ("enable_prefix_caching", NotNull("enable_prefix_caching")),
-    ("enable_chunked_prefill", NotNull("enable_chunked_prefill")),
-    ("g1_backend", Setting("g1_backend")),
-    ("speedup_ratio", NotNull("speedup_ratio")),
-    ("decode_speedup_ratio", NotNull("decode_speedup_ratio")),
-    ("dp_size", NotNull("data_parallel_size")),
-    ("startup_time", Setting("startup_time")),
-    ("worker_type", Setting("disaggregation_mode")),
-    ("is_prefill", Setting("is_prefill_worker")),
-    ("is_decode", Setting("is_decode_worker")),
-    ("planner_profile_data", Setting("planner_profile_data")),
-    ("aic_backend", Setting("aic_backend")),
-    ("aic_system", Setting("aic_system")),
-    ("aic_backend_version", Setting("aic_backend_version")),
-    ("aic_tp_size", Setting("aic_tp_size")),
-    ("aic_model_path", Setting("aic_model_path")),
-    ("aic_moe_tp_size", Setting("aic_moe_tp_size")),
-    ("aic_moe_ep_size", Setting("aic_moe_ep_size")),
-    ("aic_attention_dp_size", Setting("aic_attention_dp_size")),
-    ("aic_gemm_dtype", Setting("aic_gemm_dtype")),
-    ("aic_moe_dtype", Setting("aic_moe_dtype")),
-    ("aic_fmha_dtype", Setting("aic_fmha_dtype")),
-    ("aic_kv_cache_dtype", Setting("aic_kv_cache_dtype")),
-    ("aic_comm_dtype", Setting("aic_comm_dtype")),
-    ("aic_nextn", Setting("aic_nextn")),
-    ("aic_nextn_accept_rates", Setting("aic_nextn_accept_rates")),
-    ("aic_mtp_seed", Setting("aic_mtp_seed")),
-    ("gpu_memory_utilization", Setting("gpu_memory_utilization")),
-    ("mem_fraction_static", Setting("mem_fraction_static")),
-    ("free_gpu_memory_fraction", Setting("free_gpu_memory_fraction")),
-    ("enable_local_indexer", Setting("enable_local_indexer")),
-    ("bootstrap_port", Setting("bootstrap_ports")),
-    ("zmq_kv_events_port", Setting("zmq_kv_events_ports")),
-    ("zmq_replay_port", Setting("zmq_replay_ports")),
-    ("handoff_session_timeout_ms", Setting("handoff_session_timeout_ms")),
-    ("kv_bytes_per_token", Setting("kv_bytes_per_token")),
-    ("kv_transfer_bandwidth", Setting("kv_transfer_bandwidth")),
-    ("kv_transfer_timing_mode", Setting("kv_transfer_timing_mode")),
-    ("num_g2_blocks", Setting("num_g2_blocks")),
-    ("num_g3_blocks", Setting("num_g3_blocks")),
-    ("offload_batch_size", Setting("offload_batch_size")),
-    ("enable_g4_storage", Setting("enable_g4_storage")),
-    ("bandwidth_g1_to_g2_gbps", Setting("bandwidth_g1_to_g2_gbps")),
-    ("bandwidth_g2_to_g1_gbps", Setting("bandwidth_g2_to_g1_gbps")),
-    ("bandwidth_g2_to_g3_gbps", Setting("bandwidth_g2_to_g3_gbps")),
-    ("bandwidth_g3_to_g2_gbps", Setting("bandwidth_g3_to_g2_gbps")),
-    ("bandwidth_g2_to_g4_gbps", Setting("bandwidth_g2_to_g4_gbps")),
-    ("bandwidth_g4_to_g2_gbps", Setting("bandwidth_g4_to_g2_gbps")),
-    ("reasoning", Setting("reasoning")),
-    ("response_replay_trace_path", Setting("response_replay_trace_path")),
-    ("preemption_mode", NotNull("preemption_mode")),
-    ("router_queue_policy", Setting("router_queue_policy")),
-    ("sglang", Object),
-    ("sglang.schedule_policy", Setting("sglang_schedule_policy")),
-    ("sglang.page_size", Setting("sglang_page_size")),
-    ("sglang.max_prefill_tokens", Setting("sglang_max_prefill_tokens")),
-    ("sglang.chunked_prefill_size", Setting("sglang_chunked_prefill_size")),
-    ("sglang.clip_max_new_tokens", Setting("sglang_clip_max_new_tokens")),
-    (
-        "sglang.schedule_conservativeness",
-        Setting("sglang_schedule_conservativeness"),
-    ),
-    ("trtllm", Object),
-    (
-        "trtllm.capacity_scheduler_policy",
-        Setting("trtllm_capacity_scheduler_policy"),
-    ),
-    ("has_perf_model", NoEffect),
-];
-
-/// Dynamo 1.6.1.
-const NESTED: &[Key] = &[
-    ("dp_size", NotNull("data_parallel_size")),
-    ("tensor_parallel_size", Unmodelled(Assumed::One)),
-    ("startup_time", Setting("startup_time")),
-    ("num_gpu_blocks_is_explicit", NoEffect),
-    ("gpu_memory_utilization", Setting("gpu_memory_utilization")),
-    ("mem_fraction_static", Setting("mem_fraction_static")),
-    ("free_gpu_memory_fraction", Setting("free_gpu_memory_fraction")),
-    ("cuda_graph_reserved_bytes", Unmodelled(Assumed::Nothing)),
-    ("engine", Object),
-    ("engine.backend", NotNull("engine_type")),
-    ("engine.num_gpu_blocks", NotNull("num_gpu_blocks_override")),
-    ("engine.block_size", NotNull("block_size")),
-    ("engine.max_model_len", Setting("max_model_len")),
-    ("engine.max_num_seqs", Limit("max_num_seqs")),
-    ("engine.max_num_batched_tokens", Limit("max_num_batched_tokens")),
-    ("engine.prefill_schedule_interval", NotNull("prefill_schedule_interval")),
-    (
-        "engine.prefill_decode_interval",
-        NotNull("sglang_prefill_decode_interval"),
-    ),
-    ("engine.enable_prefix_caching", NotNull("enable_prefix_caching")),
-    ("engine.enable_chunked_prefill", NotNull("enable_chunked_prefill")),
-    ("engine.speedup_ratio", NotNull("speedup_ratio")),
-    ("engine.decode_speedup_ratio", NotNull("decode_speedup_ratio")),
-    ("engine.aic_nextn", Setting("aic_nextn")),
-    ("engine.aic_nextn_accept_rates", Setting("aic_nextn_accept_rates")),
-    ("engine.aic_mtp_seed", Setting("aic_mtp_seed")),
-    ("engine.worker_type", Setting("disaggregation_mode")),
-    ("engine.preemption_mode", NotNull("preemption_mode")),
-    ("engine.emit_kv_events", Unmodelled(Assumed::True)),
-    ("engine.emit_kv_token_ids", NoEffect),
-    ("engine.kv_transfer_bytes_per_token", Setting("kv_bytes_per_token")),
-    ("engine.kv_bytes_per_token", Setting("kv_bytes_per_token")),
-    ("engine.kv_cache_bytes_per_token", Setting("kv_cache_bytes_per_token")),
-    ("engine.kv_cache_groups", Unmodelled(Assumed::Nothing)),
-    ("engine.kv_cache_capacity_bytes", Unmodelled(Assumed::Nothing)),
-    ("engine.native_host_offload", Object),
-    (
-        "engine.native_host_offload.scope",
-        Unmodelled(Assumed::Word("dp_rank_local")),
-    ),
-    ("engine.native_host_offload.num_host_blocks", NotNull("num_host_blocks")),
-    (
-        "engine.native_host_offload.d2h_bandwidth_gbps",
-        NotNull("host_offload_d2h_bandwidth_gbps"),
-    ),
-    (
-        "engine.native_host_offload.h2d_bandwidth_gbps",
-        NotNull("host_offload_h2d_bandwidth_gbps"),
-    ),
-    (
-        "engine.native_host_offload.latency_to_first_byte_ms",
-        NotNull("host_offload_latency_ms"),
-    ),
-    // Of pools that workers share.
-    ("engine.native_host_offload.shared_d2h_bandwidth_gbps", NoEffect),
-    ("engine.native_host_offload.shared_h2d_bandwidth_gbps", NoEffect),
-    ("engine.native_host_offload.kv_layout_id", NoEffect),
-    ("engine.g3_offload", Object),
-    ("engine.g3_offload.scope", Unmodelled(Assumed::Word("worker_local"))),
-    ("engine.g3_offload.num_g3_blocks", NotNull("num_g3_blocks")),
-    ("engine.g3_offload.latency_to_first_byte_ms", NotNull("g3_latency_ms")),
-    (
-        "engine.g3_offload.read_bandwidth_gbps",
-        NotNull("bandwidth_g3_to_g2_gbps"),
-    ),
-    (
-        "engine.g3_offload.write_bandwidth_gbps",
-        NotNull("bandwidth_g2_to_g3_gbps"),
-    ),
-    ("engine.g3_offload.shared_read_bandwidth_gbps", NoEffect),
-    ("engine.g3_offload.shared_write_bandwidth_gbps", NoEffect),
-    ("engine.state_cache", Unmodelled(Assumed::Nothing)),
-    ("engine.prefix_match_unit", Unmodelled(Assumed::Nothing)),
-    ("engine.kv_transfer_bandwidth", Setting("kv_transfer_bandwidth")),
-    ("engine.kv_transfer_timing_mode", Setting("kv_transfer_timing_mode")),
-    ("engine.timing_model", Setting("timing_model")),
-    ("engine.sglang", Object),
-    ("engine.sglang.schedule_policy", Setting("sglang_schedule_policy")),
-    ("engine.sglang.max_prefill_tokens", Setting("sglang_max_prefill_tokens")),
-    (
-        "engine.sglang.chunked_prefill_size",
-        Setting("sglang_chunked_prefill_size"),
-    ),
-    (
-        "engine.sglang.clip_max_new_tokens",
-        Setting("sglang_clip_max_new_tokens"),
-    ),
-    (
-        "engine.sglang.schedule_conservativeness",
-        Setting("sglang_schedule_conservativeness"),
-    ),
-    ("engine.trtllm", Object),
-    (
-        "engine.trtllm.capacity_scheduler_policy",
-        Setting("trtllm_capacity_scheduler_policy"),
-    ),
-    ("dynamo", Object),
-    ("dynamo.enable_local_indexer", Setting("enable_local_indexer")),
-    ("dynamo.bootstrap_port", Setting("bootstrap_ports")),
-    (
-        "dynamo.handoff_session_timeout_ms",
-        Setting("handoff_session_timeout_ms"),
-    ),
-    ("dynamo.reasoning", Setting("reasoning")),
-    (
-        "dynamo.response_replay_trace_path",
-        Setting("response_replay_trace_path"),
-    ),
-    ("dynamo.zmq_kv_events_port", Setting("zmq_kv_events_ports")),
-    ("dynamo.zmq_replay_port", Setting("zmq_replay_ports")),
-    ("dynamo.router_queue_policy", Setting("router_queue_policy")),
-];
 
 /// Whether the text is a document itself rather than the path of one.
 pub(super) fn is_inline(text: &str) -> bool {
@@ -297,19 +63,48 @@ pub(super) fn read(text: &str, named_by: &Origin) -> Result<Document, ConfigErro
 }
 
 fn parse(document: &str) -> Result<Document, String> {
-    let document: Value = serde_json::from_str(document).map_err(|error| error.to_string())?;
+    let document = unique_json::read(document)?;
     let Value::Object(members) = document else {
         return Err("the document must be an object".to_owned());
     };
-    let nested = ["engine", "dynamo"].iter().any(|key| members.contains_key(*key));
+    let nested = members.keys().any(|key| is_key(NESTED, key) && !is_key(FLAT, key));
     let keys = if nested { NESTED } else { FLAT };
     let mut said = Vec::new();
     walk(keys, "", &members, &mut said)?;
+    once(&said)?;
     if !nested && members.get("aic_backend").is_some_and(|backend| !backend.is_null()) {
         // A backend is what turns the model on.
         said.push(("aic_backend".to_owned(), one("aic_perf_model", &Value::from(true))?));
     }
     Ok(Document { nested, said })
+}
+
+fn is_key(keys: &[Key], path: &str) -> bool {
+    keys.iter().any(|(known, _)| *known == path)
+}
+
+/// Two names of one setting contradict each other, or one is too many.
+fn once(said: &[(String, Settings)]) -> Result<(), String> {
+    for (index, (path, settings)) in said.iter().enumerate() {
+        let keys = said_keys(settings);
+        if let Some((other, _)) = said[..index].iter().find(|(_, other)| said_keys(other) == keys) {
+            return Err(format!(
+                "`{other}` and `{path}` are the same setting; leave one of them out"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// What settings say, by name.
+fn said_keys(settings: &Settings) -> Vec<String> {
+    match serde_json::to_value(settings) {
+        Ok(Value::Object(values)) => values
+            .into_iter()
+            .filter_map(|(key, value)| (!value.is_null()).then_some(key))
+            .collect(),
+        Ok(_) | Err(_) => Vec::new(),
+    }
 }
 
 fn walk(
@@ -324,22 +119,33 @@ fn walk(
             return Err(unknown_key(keys, &path));
         };
         let (setting, value) = match (meaning, value) {
-            (Object, Value::Object(inner)) => {
+            (Object | Section | With(_), Value::Object(inner)) => {
+                if let With(wanted) = meaning
+                    && let Some(missing) = wanted.iter().find(|name| !inner.contains_key(**name))
+                {
+                    return Err(format!("`{path}` needs `{missing}`"));
+                }
                 walk(keys, &format!("{path}."), inner, said)?;
                 continue;
             }
-            (Object | Setting(_), Value::Null) | (NoEffect, _) => continue,
-            (Object, _) => return Err(format!("`{path}` must be an object")),
+            (Object | With(_) | Setting(_), Value::Null) | (NoEffect, _) => continue,
+            (Object | Section | With(_), _) => return Err(format!("`{path}` must be an object")),
             (Unmodelled(assumed), value) if assumed.is(value) => continue,
             (Unmodelled(_), value) => return Err(format!("`{path}` is not modelled; leave it out (it is {value})")),
-            (NotNull(_) | AnyCase(_) | ZeroIsDefault(_), Value::Null) => {
+            (NotNull(_) | Count(_) | AnyCase(_) | ZeroIsDefault(_), Value::Null) => {
                 return Err(format!("`{path}` must not be null"));
             }
+            (Count(_), value) if value == &json!(0) => return Err(format!("`{path}` 0 must be at least 1")),
             (Limit(setting), Value::Null) => (setting, Value::from("unlimited")),
             (ZeroIsDefault(_), value) if value == &json!(0) => continue,
             (AnyCase(setting), Value::String(word)) => (setting, Value::from(word.to_lowercase())),
             (
-                Setting(setting) | NotNull(setting) | Limit(setting) | ZeroIsDefault(setting) | AnyCase(setting),
+                Setting(setting)
+                | NotNull(setting)
+                | Count(setting)
+                | Limit(setting)
+                | ZeroIsDefault(setting)
+                | AnyCase(setting),
                 value,
             ) => (setting, value.clone()),
         };
@@ -425,10 +231,10 @@ mod tests {
             for (index, (path, meaning)) in keys.iter().enumerate() {
                 assert!(keys[..index].iter().all(|(other, _)| other != path), "{path} twice");
                 match meaning {
-                    Setting(name) | NotNull(name) | Limit(name) | ZeroIsDefault(name) | AnyCase(name) => {
+                    Setting(name) | NotNull(name) | Count(name) | Limit(name) | ZeroIsDefault(name) | AnyCase(name) => {
                         assert!(Settings::GROUP_KEYS.contains(name), "{path} -> {name}");
                     }
-                    Object | NoEffect | Unmodelled(_) => {}
+                    Object | Section | With(_) | NoEffect | Unmodelled(_) => {}
                 }
             }
         }
@@ -494,6 +300,45 @@ mod tests {
                 r#"{"engine": {"timing_model": {"type": "fixed", "prefill_ms": 1}}}"#,
                 "missing field `decode_ms`",
             ),
+            (
+                r#"{"engine": {"emit_kv_events": 7}}"#,
+                "`engine.emit_kv_events` is not modelled; leave it out (it is 7)",
+            ),
+            (
+                r#"{"engine": {"kv_cache_groups": [{"name": "a"}]}}"#,
+                "`engine.kv_cache_groups` is not modelled",
+            ),
+            (
+                r#"{"engine": {"native_host_offload": {}}}"#,
+                "`engine.native_host_offload` needs `num_host_blocks`",
+            ),
+            (
+                r#"{"engine": {"native_host_offload": {"num_host_blocks": 0}}}"#,
+                "`engine.native_host_offload.num_host_blocks` 0 must be at least 1",
+            ),
+            (
+                r#"{"engine": {"g3_offload": {"num_g3_blocks": 8}}}"#,
+                "`engine.g3_offload` needs `scope`",
+            ),
+            (
+                r#"{"engine": {"g3_offload": {"scope": "worker_local"}}}"#,
+                "`engine.g3_offload` needs `num_g3_blocks`",
+            ),
+            (r#"{"engine": {"sglang": null}}"#, "`engine.sglang` must be an object"),
+            (r#"{"worker_type": null}"#, "`worker_type` must not be null"),
+            (
+                r#"{"engine": {"sglang": {"schedule_policy": null}}}"#,
+                "`engine.sglang.schedule_policy` must not be null",
+            ),
+            (r#"{"block_size": 64, "block_size": 32}"#, "`block_size` is there twice"),
+            (
+                r#"{"engine": {"sglang": {"clip_max_new_tokens": 1, "clip_max_new_tokens": 1}}}"#,
+                "`clip_max_new_tokens` is there twice",
+            ),
+            (
+                r#"{"engine": {"kv_transfer_bytes_per_token": 1, "kv_bytes_per_token": 2}}"#,
+                "`engine.kv_bytes_per_token` and `engine.kv_transfer_bytes_per_token` are the same setting",
+            ),
             (r#"{"block_size": 64} and more"#, "trailing characters"),
             (r#"{"block_size": 64"#, "EOF while parsing"),
         ] {
@@ -508,9 +353,25 @@ mod tests {
     #[test]
     fn what_the_peer_assumes_anyway_is_accepted() {
         let document = r#"{"tensor_parallel_size": 1, "num_gpu_blocks_is_explicit": true, "cuda_graph_reserved_bytes": null,
-            "engine": {"emit_kv_events": true, "state_cache": null, "sglang": null, "max_model_len": null}}"#;
+            "engine": {"emit_kv_events": false, "emit_kv_token_ids": false, "kv_cache_groups": [], "state_cache": null,
+            "native_host_offload": null, "max_model_len": null}}"#;
         assert_eq!(merged(document), Map::new());
+        assert_eq!(merged(r#"{"engine": {"emit_kv_events": true}}"#), Map::new());
         assert_eq!(merged(r#"{"block_size": 0, "has_perf_model": false}"#), Map::new());
+    }
+
+    #[test]
+    fn a_key_that_one_dialect_has_decides_the_dialect() {
+        let nested = |document: &str| read(document, &Origin::Flag).unwrap().nested;
+        assert!(nested(r#"{"dp_size": 2, "tensor_parallel_size": 1}"#));
+        assert!(nested(r#"{"num_gpu_blocks_is_explicit": true}"#));
+        assert!(!nested(r#"{"dp_size": 2, "startup_time": 1.0}"#));
+        assert!(!nested("{}"));
+        let error = read(r#"{"tensor_parallel_size": 1, "block_size": 64}"#, &Origin::Flag).unwrap_err();
+        assert!(
+            error.to_string().contains("did you mean `engine.block_size`?"),
+            "{error}"
+        );
     }
 
     #[test]

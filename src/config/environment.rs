@@ -9,6 +9,8 @@ use super::settings::Settings;
 
 type Apply = fn(&mut Settings, &str) -> Result<(), String>;
 
+const KV_CACHE_TRACE: &str = "DYN_MOCKER_KV_CACHE_TRACE";
+
 /// The peer's variables, by name. Empty values count as unset, as the peer reads them.
 const VARIABLES: [(&str, Apply); 24] = [
     ("DYN_NAMESPACE", |s, v| put(&mut s.namespace, v)),
@@ -37,8 +39,9 @@ const VARIABLES: [(&str, Apply); 24] = [
         s.zmq_broker_enabled = Some(truth(v)?);
         Ok(())
     }),
-    ("DYN_MOCKER_KV_CACHE_TRACE", |s, v| {
-        s.kv_cache_trace = Some(truth(v)?);
+    (KV_CACHE_TRACE, |s, v| {
+        // Whatever is not yes is no, as the peer reads it.
+        s.kv_cache_trace = Some(truth(v).unwrap_or(false));
         Ok(())
     }),
     ("DYN_SYSTEM_PORT", |s, v| put(&mut s.system_port, v)),
@@ -57,6 +60,13 @@ fn truth(value: &str) -> Result<bool, String> {
         "0" | "false" | "no" | "off" => Ok(false),
         _ => Err("use true or false".to_owned()),
     }
+}
+
+/// Values that count although they are likely not meant, in words for a log.
+pub(super) fn doubts(environment: &BTreeMap<String, String>) -> Option<String> {
+    let value = environment.get(KV_CACHE_TRACE)?.trim();
+    let unclear = !value.is_empty() && truth(value).is_err();
+    unclear.then(|| format!("{KV_CACHE_TRACE}={value} counts as off; 1, true, yes or on turns the trace on"))
 }
 
 fn put<T: FromStr>(slot: &mut Option<T>, value: &str) -> Result<(), String>

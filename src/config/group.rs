@@ -11,12 +11,13 @@ use super::disaggregation;
 use super::layers::Layered;
 use super::rules::{check_built_in, check_ranges, refused};
 use super::settings::Settings;
-use super::tiers::tiers;
-use super::{Brokers, ConfigError, Group, labels, lora, native, seconds};
+use super::tiers::{offloads_evicted, sized_by_model, tiers};
+use super::{Brokers, ConfigError, Group, choices, labels, lora, native, seconds};
 use crate::engine::{
     self, EngineConfig, EngineKind, EvictionBackend, Fidelity, G1Backend, SglangConfig, Speculation, TimingConfig,
 };
 use crate::profile;
+use crate::router::QueuePolicy;
 use crate::transport::discovery::EndpointName;
 use crate::transport::event_plane::zmq::BrokerAddresses;
 
@@ -45,7 +46,20 @@ pub(super) fn resolve(index: usize, layered: &Layered) -> Result<Group, ConfigEr
     }
     check_together(layered, &s)?;
     check_built_in(layered, true)?;
-    let engine = engine(layered, &s)?;
+    if let Some(policy) = &s.router_queue_policy {
+        choices::word::<QueuePolicy>(policy).map_err(|error| refused(layered, "router_queue_policy", &error))?;
+    }
+    let tiers_by_model = sized_by_model(&s);
+    let engine = if tiers_by_model {
+        // Until the model is known.
+        let sized = Settings {
+            kv_bytes_per_token: Some(1),
+            ..s.clone()
+        };
+        engine(layered, &sized)?
+    } else {
+        engine(layered, &s)?
+    };
     let name = s.name.clone().unwrap_or_else(|| format!("group-{index}"));
     let disaggregation = disaggregation::resolve(layered, &s, role)?;
     Ok(Group {
@@ -66,6 +80,7 @@ pub(super) fn resolve(index: usize, layered: &Layered) -> Result<Group, ConfigEr
         lora_modules: lora::resolve(layered, s.lora_modules.as_deref())?,
         labels: labels::resolve(layered)?,
         response_replay: s.response_replay_trace_path.clone(),
+        tiers_by_model,
         engine,
     })
 }
@@ -152,12 +167,16 @@ fn logical(s: &Settings) -> bool {
 }
 
 /// The KV pool, which has an old and a new name.
-fn eviction_backend(layered: &Layered, s: &Settings) -> Result<EvictionBackend, ConfigError> {
+pub(super) fn eviction_backend(layered: &Layered, s: &Settings) -> Result<EvictionBackend, ConfigError> {
     match (s.g1_backend, s.eviction_backend) {
         (None, Some(eviction)) => Ok(eviction),
         // Blocks that are evicted to the host come from the logical pool, as in the release that has this.
-        (None, None) if s.num_g2_blocks.is_some_and(|blocks| blocks > 0) && logical(s) => Ok(EvictionBackend::Lineage),
+        (None, None) if offloads_evicted(s) && logical(s) => Ok(EvictionBackend::Lineage),
         (None, None) => Ok(EvictionBackend::default()),
+        (Some(G1Backend::Native), _) if offloads_evicted(s) => {
+            let why = "cannot be combined with --num-g2-blocks, which takes blocks of the kvbm pool; leave it out or set kvbm";
+            Err(refused(layered, "g1_backend", why))
+        }
         (Some(g1), None) => Ok(g1.eviction()),
         (Some(g1), Some(eviction)) => {
             let native = (g1 == G1Backend::Native, eviction == EvictionBackend::Native);
@@ -192,8 +211,11 @@ pub(super) fn check_together(layered: &Layered, s: &Settings) -> Result<(), Conf
                 return Err(refused(layered, "enable_chunked_prefill", why));
             }
         }
-        (EngineKind::Vllm | EngineKind::Trtllm, Some(1)) if fidelity == Fidelity::Mocker => {
-            let why = "must be at least 2 with the emulated vllm and trtllm schedulers";
+        // The real vLLM may have such blocks; of TensorRT-LLM there is only the peer's scheduler.
+        (kind @ (EngineKind::Vllm | EngineKind::Trtllm), Some(1))
+            if kind == EngineKind::Trtllm || fidelity == Fidelity::Mocker =>
+        {
+            let why = "must be at least 2 with trtllm and with the emulated vllm scheduler";
             return Err(refused(layered, "block_size", why));
         }
         (EngineKind::Vllm | EngineKind::Sglang | EngineKind::Trtllm, _) => {}
@@ -240,10 +262,10 @@ fn sglang(s: &Settings, defaults: SglangConfig) -> SglangConfig {
 }
 
 /// Chance of acceptance draft by draft, unless given.
-const ACCEPT_RATES: &str = "0.85,0.3,0,0,0";
+pub(super) const ACCEPT_RATES: &str = "0.85,0.3,0,0,0";
 
 /// Seed of the acceptance draws, unless given.
-const DRAFT_SEED: u64 = 42;
+pub(super) const DRAFT_SEED: u64 = 42;
 
 fn speculation(layered: &Layered, s: &Settings) -> Result<Option<Speculation>, ConfigError> {
     let Some(nextn) = s.aic_nextn else {

@@ -147,7 +147,8 @@ impl Layered {
                 block_size: Some(page.unwrap_or_else(|| engine.default_block_size())),
                 ..Settings::default()
             };
-            self.put(&derived, &Origin::Default);
+            let origin = page.and(self.origin("sglang_page_size")).cloned();
+            self.put(&derived, &origin.unwrap_or(Origin::Default));
         }
         Ok(self)
     }

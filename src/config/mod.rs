@@ -7,9 +7,11 @@ mod defaults;
 pub mod disaggregation;
 mod engine_args;
 mod engine_document;
+mod engine_keys;
 mod environment;
 mod group;
 mod host;
+mod implied;
 pub mod labels;
 pub mod layers;
 mod lora;
@@ -19,6 +21,8 @@ mod rules;
 pub mod settings;
 mod status;
 mod tiers;
+mod unique_json;
+mod unread;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -34,6 +38,7 @@ use crate::transport::event_plane::zmq::BrokerAddresses;
 use crate::transport::nats::{NatsAuth, NatsOptions, NatsOptionsError};
 use crate::transport::request_plane::Codec;
 use crate::transport::tls::{EtcdTls, NatsTls, TcpTls, TlsError};
+use crate::types::LONGEST_SPAN;
 
 pub use admin::AdminConfig;
 use choices::Finite;
@@ -148,6 +153,8 @@ pub struct Config {
     pub nats: Option<NatsConfig>,
     /// Workers by group.
     pub groups: Vec<Group>,
+    /// What is said and has no effect, in words for a log.
+    pub doubts: Vec<String>,
 }
 
 /// The NATS servers of a fleet.
@@ -212,6 +219,8 @@ pub struct Group {
     pub labels: Labels,
     /// File of answers that requests may ask for by name.
     pub response_replay: Option<PathBuf>,
+    /// The model says how large the blocks of its host memory are; until it is known they are not.
+    pub tiers_by_model: bool,
     /// One rank's engine. Fields that depend on the model (`max_model_len` not given, `token_ids`) are settled when the
     /// model is known.
     pub engine: EngineConfig,
@@ -250,7 +259,10 @@ impl Config {
         check_response_plane(environment)?;
         let limit = s.registration_timeout.map_or(60.0, Finite::get);
         let registration_limit = seconds(fleet, "registration_timeout", limit)?;
+        let mut doubts = unread::of(merged)?;
+        doubts.extend(environment::doubts(environment));
         let config = Self {
+            doubts,
             model_name: s
                 .model_name
                 .clone()
@@ -365,7 +377,7 @@ fn host_of(layered: &Layered, key: &str, setting: Option<&String>) -> Result<hos
 fn seconds(layered: &Layered, key: &str, value: f64) -> Result<Duration, ConfigError> {
     Duration::try_from_secs_f64(value)
         .ok()
-        .filter(|span| span.as_secs() < 366 * 24 * 3600)
+        .filter(|span| *span < LONGEST_SPAN)
         .ok_or_else(|| {
             refused(
                 layered,

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use super::choices::NativeMode;
+use super::implied::is_said;
 use super::layers::{Layered, Merged, Origin};
 use super::rules::refused;
 use super::settings::Settings;
@@ -146,12 +147,6 @@ const DETAILS: [&str; 5] = [
     "zmq_kv_events_host",
     "zmq_replay_frames",
 ];
-
-/// Whether anything but the default is said; a printed config says all defaults.
-fn is_said(layered: &Layered, key: &str) -> bool {
-    let defaults = serde_json::to_value(Settings::defaults()).unwrap_or_default();
-    layered.value(key).is_some_and(|value| defaults.get(key) != Some(value))
-}
 
 /// Where sockets listen; with `connect` the reader, who is somewhere else.
 fn host(layered: &Layered, s: &Settings, connect: bool) -> Result<IpAddr, ConfigError> {

@@ -40,7 +40,6 @@ const RANGES: &[(&str, Range)] = &[
     ("sglang_schedule_conservativeness", NonNegative),
     ("handoff_pairing_timeout_ms", Positive),
     ("handoff_session_timeout_ms", Positive),
-    ("offload_batch_size", Positive),
     ("aic_tp_size", Positive),
     ("aic_moe_tp_size", Positive),
     ("aic_moe_ep_size", Positive),
@@ -114,7 +113,6 @@ const NOT_BUILT_IN: &[(&str, &str)] = &[
     ("gpu_memory_utilization", KV_ESTIMATE),
     ("mem_fraction_static", KV_ESTIMATE),
     ("free_gpu_memory_fraction", KV_ESTIMATE),
-    ("router_queue_policy", "the replay's router"),
     ("response_plane", "the QUIC response plane"),
 ];
 
@@ -134,7 +132,7 @@ pub(super) fn check_ranges(layered: &Layered) -> Result<(), ConfigError> {
 
 /// Settings of a worker's sockets, of its place in a deployment and of what clients see: an engine alone, as `replay` and
 /// comparisons with the peer run it, is the same whatever they say.
-const NOT_OF_THE_ENGINE: &[&str] = &["zmq_kv_events_ports", "zmq_replay_ports", "router_queue_policy"];
+const NOT_OF_THE_ENGINE: &[&str] = &["zmq_kv_events_ports", "zmq_replay_ports"];
 
 /// What to say instead.
 fn way_out(key: &str) -> &'static str {

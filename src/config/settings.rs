@@ -382,7 +382,8 @@ pub struct Settings {
     #[arg(long, value_name = "BYTES")]
     pub kv_cache_bytes_per_token: Option<u64>,
 
-    /// Blocks of host memory for what the GPU cache evicts, as in Dynamo 1.4.2; 0: none.
+    /// Blocks of host memory for what the GPU cache evicts, as in the source of Dynamo 1.4.2 (its wheel takes the flag and only
+    /// changes the pool); 0: none.
     #[arg(long, value_name = "BLOCKS")]
     pub num_g2_blocks: Option<u32>,
 
@@ -398,7 +399,7 @@ pub struct Settings {
     #[arg(long, num_args = 0, default_missing_value = "true")]
     pub enable_g4_storage: Option<bool>,
 
-    /// Blocks per offload batch [default: 32].
+    /// Blocks per offload batch; 0: the default [default: 32].
     #[arg(long, value_name = "BLOCKS")]
     pub offload_batch_size: Option<u32>,
 

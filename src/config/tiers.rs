@@ -21,7 +21,7 @@ const DISK_LATENCY_MS: f64 = 0.1;
 /// [`ConfigError::Value`] names what is missing or does not go together.
 pub(super) fn tiers(layered: &Layered, s: &Settings) -> Result<Option<TierConfig>, ConfigError> {
     let host_blocks = s.num_host_blocks.filter(|blocks| *blocks > 0);
-    let g2_blocks = s.num_g2_blocks.filter(|blocks| *blocks > 0);
+    let g2_blocks = s.num_g2_blocks.filter(|_| offloads_evicted(s));
     check_company(layered, s, host_blocks.is_some(), g2_blocks.is_some())?;
     let Some(blocks) = host_blocks.or(g2_blocks) else {
         return Ok(None);
@@ -48,7 +48,7 @@ pub(super) fn tiers(layered: &Layered, s: &Settings) -> Result<Option<TierConfig
             Writes::Through
         } else {
             Writes::OnEviction {
-                batch_blocks: s.offload_batch_size.unwrap_or(BATCH_BLOCKS),
+                batch_blocks: batch_blocks(s).unwrap_or(BATCH_BLOCKS),
             }
         },
         host_blocks: blocks,
@@ -66,6 +66,60 @@ pub(super) fn tiers(layered: &Layered, s: &Settings) -> Result<Option<TierConfig
         host_latency_ms: or(s.host_offload_latency_ms, 0.0),
         disk_latency_ms: or(s.g3_latency_ms, if of_host { DISK_LATENCY_MS } else { 0.0 }),
     }))
+}
+
+/// Dynamo 1.4.2 takes a batch of no blocks as no word about it.
+fn batch_blocks(s: &Settings) -> Option<u32> {
+    s.offload_batch_size.filter(|blocks| *blocks > 0)
+}
+
+/// Whether blocks that are evicted go to host memory.
+pub(super) fn offloads_evicted(s: &Settings) -> bool {
+    s.num_g2_blocks.is_some_and(|blocks| blocks > 0)
+}
+
+/// Whether the model has to say how large a block of the host is. With `--num-host-blocks` it is always said, as in the
+/// release that has it.
+pub(super) fn sized_by_model(s: &Settings) -> bool {
+    let sized = s.kv_cache_bytes_per_token.or(s.kv_bytes_per_token).is_some();
+    !sized && offloads_evicted(s)
+}
+
+/// What [`tiers`] takes where `s` says nothing, as settings.
+pub(super) fn implied(layered: &Layered, s: &Settings) -> Settings {
+    let sized = Settings {
+        kv_bytes_per_token: s.kv_bytes_per_token.or(Some(1)),
+        ..s.clone()
+    };
+    let Ok(Some(tiers)) = tiers(layered, &sized) else {
+        return Settings::default();
+    };
+    let speed = tiers.bandwidth;
+    let some = |number: f64| Some(Finite::literal(number));
+    let host = match tiers.writes {
+        Writes::Through => Settings {
+            host_offload_d2h_bandwidth_gbps: some(speed.g1_to_g2),
+            host_offload_h2d_bandwidth_gbps: some(speed.g2_to_g1),
+            host_offload_latency_ms: some(tiers.host_latency_ms),
+            ..Settings::default()
+        },
+        Writes::OnEviction { batch_blocks } => Settings {
+            bandwidth_g1_to_g2_gbps: some(speed.g1_to_g2),
+            bandwidth_g2_to_g1_gbps: some(speed.g2_to_g1),
+            offload_batch_size: Some(batch_blocks),
+            ..Settings::default()
+        },
+    };
+    let disk = |number: f64| some(number).filter(|_| tiers.disk_blocks > 0);
+    let storage = |number: f64| some(number).filter(|_| tiers.storage);
+    Settings {
+        bandwidth_g2_to_g3_gbps: disk(speed.g2_to_g3),
+        bandwidth_g3_to_g2_gbps: disk(speed.g3_to_g2),
+        g3_latency_ms: disk(tiers.disk_latency_ms),
+        bandwidth_g2_to_g4_gbps: storage(speed.g2_to_g4),
+        bandwidth_g4_to_g2_gbps: storage(speed.g4_to_g2),
+        ..host
+    }
 }
 
 /// Every setting of a tier needs the tier, and there is one host.
@@ -93,7 +147,7 @@ fn check_company(layered: &Layered, s: &Settings, host: bool, g2: bool) -> Resul
     for (key, said) in [
         ("bandwidth_g1_to_g2_gbps", given(s.bandwidth_g1_to_g2_gbps)),
         ("bandwidth_g2_to_g1_gbps", given(s.bandwidth_g2_to_g1_gbps)),
-        ("offload_batch_size", s.offload_batch_size.is_some()),
+        ("offload_batch_size", batch_blocks(s).is_some()),
     ] {
         if said && !g2 {
             return Err(refused(layered, key, "requires --num-g2-blocks"));

@@ -105,7 +105,8 @@ fn mix(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// Ids that may be drawn only to end an answer. Ids outside the drawing range never come and are left out.
+/// Ids that may come only to end an answer. Ids outside the drawing range that mark no reasoning never come and are left
+/// out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Masks {
     eos: Vec<Token>,
@@ -176,9 +177,13 @@ impl Answer {
                 .filter(|&id| generator.contains(id))
                 .collect::<Vec<_>>()
         };
+        // A marker is generated like any other token, so as a stop id it stops.
+        let marks = |id: &Token| !generator.contains(*id) && answer.thinking.is_some_and(|span| span.marks(*id));
+        let mut stop = within(&rule.stop_token_ids);
+        stop.extend(rule.stop_token_ids.iter().copied().filter(marks));
         let masks = Masks {
             eos: within(&rule.eos_token_ids),
-            stop: within(&rule.stop_token_ids),
+            stop,
             min_tokens: rule.min_tokens,
             scanned: rule.min_tokens,
         };
@@ -414,6 +419,31 @@ mod tests {
         planned.planned = Some([4, 5, 6].into());
         let answer = Answer::new(&planned, thinking, 100, u32::MAX);
         assert_eq!(answer.token(thinking, 0), 4, "a recorded answer has its own reasoning");
+    }
+
+    #[test]
+    fn a_marker_that_is_a_stop_id_stops_unless_it_comes_too_early() {
+        let thinking = generator().thinking(Some(Reasoning {
+            start_token: 7,
+            end_token: 9,
+            ratio: 0.5,
+        }));
+        let ends = |stop: &[Token], min_tokens| {
+            let rule = StopRule {
+                max_tokens: Some(8),
+                min_tokens,
+                stop_token_ids: stop.to_vec(),
+                ..StopRule::default()
+            };
+            let mut answer = Answer::new(&request(5, rule), thinking, u32::MAX, u32::MAX);
+            answer.look_ahead(thinking, 7);
+            answer.end()
+        };
+        assert_eq!(ends(&[7], 0), (1, FinishReason::Stop));
+        assert_eq!(ends(&[9], 0), (4, FinishReason::Stop));
+        assert_eq!(ends(&[7, 9], 2), (4, FinishReason::Stop));
+        assert_eq!(ends(&[7, 9], 4), (8, FinishReason::Length));
+        assert_eq!(ends(&[8], 0), (8, FinishReason::Length));
     }
 
     #[test]

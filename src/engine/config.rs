@@ -1,5 +1,8 @@
 //! What an engine is built from.
 
+mod sglang;
+mod tiers;
+
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -8,6 +11,9 @@ use super::answer::TokenSource;
 use super::kv::backend::EvictionBackend;
 use super::reasoning::Reasoning;
 use super::timing::Profile;
+
+pub use sglang::{RadixEviction, SglangConfig, SglangPolicy};
+pub use tiers::{TierBandwidth, TierConfig, Writes};
 
 /// Scheduler family.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,29 +62,6 @@ pub enum Fidelity {
     Mocker,
 }
 
-/// Which unlocked leaf of SGLang's radix cache leaves first.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum RadixEviction {
-    /// Least recently used.
-    #[default]
-    Lru,
-    /// Most recently used.
-    Mru,
-    /// Least often used.
-    Lfu,
-    /// Used once before used again, least recently used within.
-    Slru,
-    /// Created first.
-    Fifo,
-    /// Created last.
-    Filo,
-    /// Lowest priority, least recently used within.
-    Priority,
-    /// Ends of conversations that these can do without, least recently used within, then as `lru`.
-    Tlru,
-}
-
 /// Release of the peer whose timing rules count.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Semantics {
@@ -116,70 +99,6 @@ pub enum CapacityPolicy {
     MaxUtilization,
 }
 
-/// Order of SGLang's waiting queue.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum SglangPolicy {
-    /// First come, first served.
-    #[default]
-    #[serde(alias = "fifo")]
-    Fcfs,
-    /// Longest cached prefix first.
-    Lpm,
-    /// Depth first through the cache, heaviest subtree first.
-    DfsWeight,
-    /// Longest output first.
-    Lof,
-    /// Shuffled before every admission, by the engine's seed.
-    Random,
-    /// Highest response ratio next: prompt tokens computed since it came, per token that it has to compute.
-    Hrrn,
-    /// Fewest tokens to compute first; long prompts that are computed in part leave room for shorter ones.
-    ShortestPrefillFirst,
-    /// Requests whose routing key most of those that run have first; the others by their keys.
-    RoutingKey,
-}
-
-/// What only SGLang has.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct SglangConfig {
-    /// Queue order.
-    pub schedule_policy: SglangPolicy,
-    /// Prompt tokens per prefill pass, soft limit.
-    pub max_prefill_tokens: u32,
-    /// Prompt tokens per prefill pass, hard limit; `None`: prompts are not cut.
-    pub chunked_prefill_size: Option<u32>,
-    /// Most output tokens that an admission sets aside per request.
-    pub clip_max_new_tokens: u32,
-    /// How much of the outputs still to come an admission sets aside.
-    pub schedule_conservativeness: f64,
-    /// Eviction order.
-    pub radix_eviction_policy: RadixEviction,
-    /// `tlru`: tokens that a conversation's next prompt may compute in time.
-    pub tlru_threshold: u32,
-    /// `tlru`: tokens that the next prompt is expected to bring.
-    pub tlru_next_prompt_estimate: u32,
-    /// Decode passes between two prefill passes at least.
-    pub prefill_decode_interval: u32,
-}
-
-impl Default for SglangConfig {
-    fn default() -> Self {
-        Self {
-            schedule_policy: SglangPolicy::default(),
-            max_prefill_tokens: 16_384,
-            chunked_prefill_size: Some(8192),
-            clip_max_new_tokens: 4096,
-            schedule_conservativeness: 1.0,
-            radix_eviction_policy: RadixEviction::default(),
-            tlru_threshold: 0,
-            tlru_next_prompt_estimate: 0,
-            prefill_decode_interval: 0,
-        }
-    }
-}
-
 /// Speculative decoding: each pass drafts some tokens and keeps those up to the first that is not accepted.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Speculation {
@@ -200,81 +119,6 @@ pub enum PreemptionMode {
     Lifo,
     /// The one admitted first.
     Fifo,
-}
-
-/// Memory for KV below the GPU's.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct TierConfig {
-    /// When blocks are written to the host.
-    pub writes: Writes,
-    /// Blocks of host memory (G2), at least 1.
-    pub host_blocks: u32,
-    /// Blocks of disk (G3); 0: none.
-    pub disk_blocks: u32,
-    /// Object storage (G4) below the others.
-    pub storage: bool,
-    /// KV bytes per token, at least 1.
-    pub bytes_per_token: u64,
-    /// Speed of the connections.
-    pub bandwidth: TierBandwidth,
-    /// Time before the first byte of each transfer to or from the host, ms.
-    pub host_latency_ms: f64,
-    /// Time before the first byte of each transfer to or from the levels below it, ms.
-    pub disk_latency_ms: f64,
-}
-
-/// When blocks are written to the host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Writes {
-    /// Whole blocks of prompts when a pass has computed them (Dynamo 1.6.1 and vLLM's offloading connector). Transfers of
-    /// one direction go one after the other.
-    Through,
-    /// Blocks that the GPU's cache evicts (Dynamo 1.4.2). Transfers of one direction share its speed.
-    OnEviction {
-        /// Most blocks of one transfer, at least 1.
-        batch_blocks: u32,
-    },
-}
-
-/// GB/s (1e9 bytes) from one tier to another; 0: instant. Defaults: Dynamo 1.4.2. Not divided by a speed-up, as there; but
-/// a speed-up of 0 makes every transfer instant.
-#[allow(missing_docs)] // the names say it
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct TierBandwidth {
-    pub g1_to_g2: f64,
-    pub g2_to_g1: f64,
-    pub g2_to_g3: f64,
-    pub g3_to_g2: f64,
-    pub g2_to_g4: f64,
-    pub g4_to_g2: f64,
-}
-
-impl Default for TierBandwidth {
-    fn default() -> Self {
-        Self {
-            g1_to_g2: 14.0,
-            g2_to_g1: 14.0,
-            g2_to_g3: 7.0,
-            g3_to_g2: 7.0,
-            g2_to_g4: 4.0,
-            g4_to_g2: 4.0,
-        }
-    }
-}
-
-impl TierBandwidth {
-    fn is_valid(&self) -> bool {
-        let Self {
-            g1_to_g2,
-            g2_to_g1,
-            g2_to_g3,
-            g3_to_g2,
-            g2_to_g4,
-            g4_to_g2,
-        } = *self;
-        let all = [g1_to_g2, g2_to_g1, g2_to_g3, g3_to_g2, g2_to_g4, g4_to_g2];
-        all.iter().all(|gb_s| gb_s.is_finite() && *gb_s >= 0.0)
-    }
 }
 
 /// How long passes take.
@@ -490,41 +334,6 @@ impl EngineConfig {
         config
     }
 
-    fn validate_tiers(&self) -> Result<(), ConfigError> {
-        let Some(tiers) = &self.tiers else { return Ok(()) };
-        if self.kind != EngineKind::Vllm {
-            return Err(ConfigError::TiersOfVllm);
-        }
-        if !self.enable_prefix_caching {
-            return Err(ConfigError::TiersWithoutCache);
-        }
-        if self.speculation.is_some() {
-            return Err(ConfigError::TiersWithDrafts);
-        }
-        let batch_blocks = match tiers.writes {
-            Writes::Through => 1,
-            Writes::OnEviction { batch_blocks } => batch_blocks,
-        };
-        for (key, value) in [
-            ("the number of blocks of host memory", u64::from(tiers.host_blocks)),
-            ("offload_batch_size", u64::from(batch_blocks)),
-            ("kv_bytes_per_token", tiers.bytes_per_token),
-        ] {
-            if value == 0 {
-                return Err(ConfigError::Zero(key));
-            }
-        }
-        if tiers.writes == Writes::Through && self.eviction_backend != EvictionBackend::Native {
-            return Err(ConfigError::WriteThroughOfNative);
-        }
-        let latencies = [tiers.host_latency_ms, tiers.disk_latency_ms];
-        if tiers.bandwidth.is_valid() && latencies.iter().all(|ms| ms.is_finite() && *ms >= 0.0) {
-            Ok(())
-        } else {
-            Err(ConfigError::TierBandwidth)
-        }
-    }
-
     /// Among how many ranks SGLang's prefill chunk is divided: with data-parallel attention the reference emulator gives
     /// each rank its share.
     pub(crate) fn ranks_of_a_chunk(&self) -> u32 {
@@ -558,47 +367,7 @@ impl EngineConfig {
         if self.kind != EngineKind::Sglang {
             return Ok(());
         }
-        if self.eviction_backend != EvictionBackend::Native {
-            return Err(ConfigError::PoolOfSglang);
-        }
-        let sglang = &self.sglang;
-        let positive = [
-            ("sglang.max_prefill_tokens", Some(sglang.max_prefill_tokens)),
-            ("sglang.chunked_prefill_size", sglang.chunked_prefill_size),
-            ("sglang.clip_max_new_tokens", Some(sglang.clip_max_new_tokens)),
-        ];
-        if let Some((key, _)) = positive.iter().find(|(_, value)| *value == Some(0)) {
-            return Err(ConfigError::Zero(key));
-        }
-        if sglang.radix_eviction_policy == RadixEviction::Tlru
-            && sglang.tlru_threshold <= sglang.tlru_next_prompt_estimate
-        {
-            return Err(ConfigError::TlruWithoutTail {
-                threshold: sglang.tlru_threshold,
-                estimate: sglang.tlru_next_prompt_estimate,
-            });
-        }
-        if sglang.schedule_policy == SglangPolicy::ShortestPrefillFirst && !self.enable_prefix_caching {
-            return Err(ConfigError::ShortestWithoutCache);
-        }
-        let conservativeness = sglang.schedule_conservativeness;
-        if !conservativeness.is_finite() || conservativeness < 0.0 {
-            return Err(ConfigError::NotARatio {
-                key: "sglang.schedule_conservativeness",
-                value: conservativeness,
-            });
-        }
-        match sglang.chunked_prefill_size {
-            Some(chunk) if !chunk.is_multiple_of(self.block_size) => Err(ConfigError::UnevenChunk {
-                chunk,
-                page: self.block_size,
-            }),
-            Some(chunk) if chunk < self.ranks_of_a_chunk() => Err(ConfigError::SharedChunk {
-                chunk,
-                ranks: self.ranks_of_a_chunk(),
-            }),
-            _ => Ok(()),
-        }
+        self.validate_sglang()
     }
 }
 

@@ -13,7 +13,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::types::{EngineRequest, RequestId, SimTime};
+use crate::types::{EngineRequest, RequestId, SimTime, span_of_ms};
 
 /// What an engine says about a handoff.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -233,9 +233,9 @@ impl KvTransfer {
         }
     }
 
-    /// [`Self::delay_ms`] in whole nanoseconds; one that no clock can show counts as none.
+    /// [`Self::delay_ms`] in whole nanoseconds, at most [`LONGEST_SPAN`](crate::types::LONGEST_SPAN).
     pub fn duration(&self, tokens: u32) -> Duration {
-        Duration::try_from_secs_f64(self.delay_ms(tokens) / 1e3).unwrap_or(Duration::ZERO)
+        span_of_ms(self.delay_ms(tokens))
     }
 }
 
@@ -251,6 +251,7 @@ mod tests {
         };
         assert_eq!(link(Some(10.0)).duration(100), Duration::from_millis(10));
         assert_eq!(link(Some(10.0)).duration(112), Duration::from_micros(11_200));
+        assert_eq!(link(Some(1e-300)).duration(100), crate::types::LONGEST_SPAN);
         assert_eq!(link(Some(0.0)).duration(100), Duration::ZERO);
         assert_eq!(link(None).duration(100), Duration::ZERO);
         assert_eq!(KvTransfer::default().duration(100), Duration::ZERO);

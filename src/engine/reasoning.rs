@@ -43,6 +43,11 @@ impl Reasoning {
 }
 
 impl Span {
+    /// Whether `id` is one of its markers.
+    pub(crate) fn marks(self, id: Token) -> bool {
+        id == self.start_token || id == self.end_token
+    }
+
     /// The marker at position `index` of the answer, if there is one.
     pub(crate) fn marker(self, index: u32) -> Option<Token> {
         match index {

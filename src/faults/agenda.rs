@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::FaultId;
 use super::kind::{Kind, LifeFault, PurgeFault, Told};
-use crate::types::{SimTime, WorkerId};
+use crate::types::{SimTime, WorkerId, span_of_ms};
 
 /// What is to be done to a worker.
 #[derive(Debug, Clone, PartialEq)]
@@ -138,7 +138,7 @@ impl Agenda {
 
     /// First steps of what is done once.
     pub(super) fn begin(&mut self, id: FaultId, kind: &Kind, worker: WorkerId, now: SimTime) {
-        let mut plan = |after: Option<f64>, act| self.plan(now + ms(after.unwrap_or(0.0)), id, worker, act);
+        let mut plan = |after: Option<f64>, act| self.plan(now + span_of_ms(after.unwrap_or(0.0)), id, worker, act);
         match kind {
             Kind::Life(LifeFault::Crash {
                 actor,
@@ -169,7 +169,7 @@ impl Agenda {
                 None,
                 Act::ClearCache {
                     told: *event,
-                    late: ms(*late_ms),
+                    late: span_of_ms(*late_ms),
                 },
             ),
             Kind::Condition(_)
@@ -202,13 +202,19 @@ impl Agenda {
         };
         let after = |beat: Duration| if at + beat > now { at + beat } else { now + beat };
         match step.act {
-            Act::Crash { .. } => self.plan(after(ms(down_ms)), step.fault, step.worker, Act::Restart { same_id }),
-            Act::Restart { .. } => self.plan(after(ms(up_ms)), step.fault, step.worker, Act::Crash { actor: None }),
+            Act::Crash { .. } => self.plan(
+                after(span_of_ms(down_ms)),
+                step.fault,
+                step.worker,
+                Act::Restart { same_id },
+            ),
+            Act::Restart { .. } => self.plan(
+                after(span_of_ms(up_ms)),
+                step.fault,
+                step.worker,
+                Act::Crash { actor: None },
+            ),
             Act::Panic { .. } | Act::Drain | Act::ClearCache { .. } => {}
         }
     }
-}
-
-fn ms(ms: f64) -> Duration {
-    Duration::try_from_secs_f64(ms / 1e3).unwrap_or(Duration::ZERO)
 }

@@ -35,6 +35,8 @@ pub use ledger::Ledger;
 pub use select::{Selector, SelectorError};
 pub use table::WorkerFaults;
 
+use crate::types::LONGEST_SPAN;
+
 /// Number of a fault in its fleet, from 1; never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -146,7 +148,7 @@ fn always() -> f64 {
 fn span(name: &'static str, seconds: f64) -> Result<Duration, FaultError> {
     Duration::try_from_secs_f64(seconds)
         .ok()
-        .filter(|span| span.as_secs() < 366 * 24 * 3600)
+        .filter(|span| *span < LONGEST_SPAN)
         .ok_or(FaultError::Time(name, seconds))
 }
 

@@ -55,6 +55,14 @@ pub enum FitError {
         /// Entry there.
         value: f64,
     },
+    /// Not a share.
+    #[error("x_kv_usage entry {index} is {value}; it is a share of max_kv_tokens from 0 to 1, not per cent")]
+    NotAShare {
+        /// Position from 0.
+        index: usize,
+        /// Entry there.
+        value: f64,
+    },
     /// An axis without extent.
     #[error("{0}; measure at two different ones at least")]
     NoExtent(&'static str),
@@ -156,6 +164,10 @@ fn fit_decode(samples: &DecodeSamples) -> Result<Plane, FitError> {
     )?;
     same_length("x_kv_usage", &samples.kv_usage, "z_itl", &samples.itl_ms)?;
     finite("x_kv_usage", &samples.kv_usage)?;
+    if let Some(index) = samples.kv_usage.iter().position(|usage| !(0.0..=1.0).contains(usage)) {
+        let value = samples.kv_usage[index];
+        return Err(FitError::NotAShare { index, value });
+    }
     finite("y_context_length", &samples.context_length)?;
     finite("z_itl", &samples.itl_ms)?;
     finite("max_kv_tokens", &[samples.max_kv_tokens])?;

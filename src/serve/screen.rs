@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::attach;
 use crate::cluster::{Cluster, Facts};
+use crate::config::choices::brief;
 use crate::config::{Brokers, Config, EventPlane, Group, NativeEvents, NatsConnections, RequestPlane};
 use crate::transport::discovery::DiscoveryConfig;
 
@@ -34,7 +35,7 @@ pub(super) fn render(config: &Config, cluster: &Cluster) -> String {
                 if engine.speedup_ratio == 0.0 {
                     "unlimited".to_owned()
                 } else {
-                    format!("x{}", engine.speedup_ratio)
+                    format!("x{}", brief(engine.speedup_ratio))
                 },
             ),
         );

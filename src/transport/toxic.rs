@@ -14,6 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::faults::draw::Dice;
 use crate::faults::kind::ResponseFault;
 use crate::faults::table::Due;
+use crate::types::span_of_ms;
 
 /// What happens to the bytes of one connection.
 #[derive(Debug, Default)]
@@ -51,10 +52,6 @@ const CHUNK: usize = 16 * 1024;
 /// A narrow connection writes this many times a second.
 const STEPS_PER_SECOND: f64 = 50.0;
 
-fn millis(ms: f64) -> Duration {
-    Duration::try_from_secs_f64(ms / 1e3).unwrap_or(Duration::ZERO)
-}
-
 impl Toxics {
     /// What these faults do to the bytes of a connection; `None`: nothing.
     pub fn of(faults: Vec<Due<ResponseFault>>) -> Option<Self> {
@@ -65,12 +62,14 @@ impl Toxics {
             match *fault {
                 ResponseFault::Latency { ms, jitter_ms } => toxics.latency = Some(Toxic::new((ms, jitter_ms), fault)),
                 ResponseFault::Bandwidth { bytes_per_s } => toxics.bytes_per_s = Some(Toxic::new(bytes_per_s, fault)),
-                ResponseFault::ResetPeer { after_ms } => toxics.reset_after = Some(Toxic::new(millis(after_ms), fault)),
-                ResponseFault::SlowClose { ms } => toxics.slow_close = Some(Toxic::new(millis(ms), fault)),
+                ResponseFault::ResetPeer { after_ms } => {
+                    toxics.reset_after = Some(Toxic::new(span_of_ms(after_ms), fault))
+                }
+                ResponseFault::SlowClose { ms } => toxics.slow_close = Some(Toxic::new(span_of_ms(ms), fault)),
                 ResponseFault::LimitData { bytes } => toxics.limit = Some(Toxic::new(bytes, fault)),
                 ResponseFault::Slicer { bytes, delay_ms } => {
                     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-                    toxics.slice = Some(Toxic::new((bytes, millis(delay_ms)), fault));
+                    toxics.slice = Some(Toxic::new((bytes, span_of_ms(delay_ms)), fault));
                 }
                 ResponseFault::NoPrologue {}
                 | ResponseFault::DuplicateFinal {}
@@ -154,7 +153,7 @@ impl Toxics {
             chunks += 1;
             if let Some(latency) = &self.latency {
                 let (ms, jitter_ms) = latency.act();
-                tokio::time::sleep(millis(ms + jitter_ms * dice.unit(chunks))).await;
+                tokio::time::sleep(span_of_ms(ms + jitter_ms * dice.unit(chunks))).await;
             }
             let allowed = usize::try_from(left).unwrap_or(usize::MAX).min(read);
             left -= allowed as u64;
@@ -179,7 +178,7 @@ impl Toxics {
         }
         for piece in bytes.chunks(size.max(1)) {
             to.write_all(piece).await?;
-            let narrow = rate.map_or(Duration::ZERO, |rate| millis(piece.len() as f64 * 1e3 / rate));
+            let narrow = rate.map_or(Duration::ZERO, |rate| span_of_ms(piece.len() as f64 * 1e3 / rate));
             let wait = pause.saturating_add(narrow);
             if !wait.is_zero() {
                 tokio::time::sleep(wait).await;

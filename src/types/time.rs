@@ -84,6 +84,24 @@ impl SimTime {
     }
 }
 
+/// Nothing that is modelled takes longer, and no setting or fault may ask for more: 366 days.
+pub const LONGEST_SPAN: Duration = Duration::from_secs(366 * 24 * 3600);
+
+/// `seconds` in whole nanoseconds: none for what is negative or no number, and [`LONGEST_SPAN`] for all that is longer,
+/// so that a number too large for a clock never counts as no time.
+pub fn span_of_seconds(seconds: f64) -> Duration {
+    if seconds > 0.0 {
+        Duration::try_from_secs_f64(seconds).map_or(LONGEST_SPAN, |span| span.min(LONGEST_SPAN))
+    } else {
+        Duration::ZERO
+    }
+}
+
+/// [`span_of_seconds`] of `ms` milliseconds.
+pub fn span_of_ms(ms: f64) -> Duration {
+    span_of_seconds(ms / 1000.0)
+}
+
 fn in_ms(span: Duration) -> f64 {
     span.as_secs_f64() * 1000.0
 }
@@ -146,6 +164,18 @@ mod tests {
         assert_eq!(SimTime::ZERO - Duration::from_secs(1), SimTime::ZERO);
         assert_eq!(SimTime::ZERO.since(SimTime::of_ms(1.0)), Duration::ZERO);
         assert_eq!(SimTime::of_ms(5.0).after_ms(-7.0), SimTime::of_ms(5.0));
+    }
+
+    #[test]
+    fn spans_that_no_clock_can_show_are_the_longest_and_never_none() {
+        for ms in [3.2e10, 1e20, 1e30, 1e308, f64::INFINITY] {
+            assert_eq!(span_of_ms(ms), LONGEST_SPAN, "{ms} ms");
+        }
+        for ms in [-1.0, -0.0, 0.0, f64::NAN, f64::NEG_INFINITY] {
+            assert_eq!(span_of_ms(ms), Duration::ZERO, "{ms} ms");
+        }
+        assert_eq!(span_of_ms(18.023_974), Duration::from_nanos(18_023_974));
+        assert_eq!(span_of_seconds(2.5), Duration::from_millis(2500));
     }
 
     #[test]

@@ -32,6 +32,22 @@ fn an_engine_document_lies_just_below_the_place_that_names_it() {
 }
 
 #[test]
+fn documents_that_the_peers_take_are_taken() {
+    let scene = Scene::new();
+    for document in [
+        r#"{"router_queue_policy": "fcfs"}"#,
+        r#"{"engine": {}, "dynamo": {"router_queue_policy": "wspt"}}"#,
+        r#"{"engine": {"emit_kv_events": false, "kv_cache_groups": []}}"#,
+        r#"{"dp_size": 2, "tensor_parallel_size": 1}"#,
+        r#"{"num_g2_blocks": 8, "offload_batch_size": 0}"#,
+        r#"{"engine": {"native_host_offload": {"num_host_blocks": 8}, "kv_cache_bytes_per_token": 1,
+            "g3_offload": {"scope": "worker_local", "num_g3_blocks": 8}}}"#,
+    ] {
+        scene.printed(&["--extra-engine-args", document]);
+    }
+}
+
+#[test]
 fn unusable_engine_documents_name_the_path_and_the_nearest_key() {
     let scene = Scene::new();
     let refused =
@@ -79,6 +95,18 @@ fn unusable_engine_documents_name_the_path_and_the_nearest_key() {
     refused(
         r#"{"num_g3_blocks": 5}"#,
         &["`num_g3_blocks` 5", "requires --num-g2-blocks or --num-host-blocks"],
+    );
+    refused(
+        r#"{"engine": {"max_num_seqs": 4294967296}}"#,
+        &["`engine.max_num_seqs`", "the largest limit is 4294967295"],
+    );
+    refused(
+        r#"{"router_queue_policy": "sjf"}"#,
+        &["`router_queue_policy` sjf", "`fcfs`, `lcfs`, `wspt`"],
+    );
+    refused(
+        r#"{"g1_backend": "native", "num_g2_blocks": 8}"#,
+        &["`g1_backend` native", "leave it out or set kvbm"],
     );
     refused(
         r#"{"gpu_memory_utilization": 1.5}"#,

@@ -8,4 +8,5 @@ mod scene;
 mod documents;
 mod precedence;
 mod roles;
+mod unread;
 mod values;

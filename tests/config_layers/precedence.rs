@@ -70,6 +70,110 @@ fn what_is_printed_is_a_config_file() {
 }
 
 #[test]
+fn defaults_that_follow_from_other_settings_are_printed_where_they_count() {
+    let scene = Scene::new();
+    let values = |text: &str| -> Vec<String> {
+        text.lines()
+            .map(|line| line.split("  # ").next().unwrap().to_owned())
+            .collect()
+    };
+    for (flags, there, absent) in [
+        (
+            &["--engine-type", "sglang"][..],
+            &[
+                "sglang_schedule_policy = \"fcfs\"",
+                "sglang_max_prefill_tokens = 16384",
+                "sglang_chunked_prefill_size = 8192",
+                "sglang_clip_max_new_tokens = 4096",
+                "sglang_schedule_conservativeness = 1.0",
+                "sglang_radix_eviction_policy = \"lru\"",
+                "sglang_prefill_decode_interval = 0",
+                "eviction_backend = \"native\"",
+            ][..],
+            &[
+                "sglang_tlru",
+                "trtllm_",
+                "aic_",
+                "host_offload",
+                "prefill_schedule_interval",
+            ][..],
+        ),
+        (
+            &["--aic-nextn", "2", "--data-parallel-size", "2"],
+            &[
+                "aic_mtp_seed = 42",
+                "aic_nextn_accept_rates = \"0.85,0.3,0,0,0\"",
+                "prefill_schedule_interval = 1",
+            ],
+            &["sglang_"],
+        ),
+        (
+            &["--engine-type", "trtllm", "--disaggregation-mode", "prefill"],
+            &[
+                "trtllm_capacity_scheduler_policy = \"guaranteed_no_evict\"",
+                "handoff_pairing_timeout_ms = 30000",
+            ],
+            &["sglang_"],
+        ),
+        (
+            &[
+                "--num-host-blocks",
+                "9",
+                "--kv-bytes-per-token",
+                "7",
+                "--num-g3-blocks",
+                "5",
+            ],
+            &[
+                "host_offload_d2h_bandwidth_gbps = 32.0",
+                "host_offload_h2d_bandwidth_gbps = 32.0",
+                "host_offload_latency_ms = 0.0",
+                "bandwidth_g2_to_g3_gbps = 10.0",
+                "g3_latency_ms = 0.1",
+            ],
+            &["offload_batch_size", "bandwidth_g1", "bandwidth_g2_to_g4"],
+        ),
+        (
+            &[
+                "--num-g2-blocks",
+                "9",
+                "--offload-batch-size",
+                "0",
+                "--enable-g4-storage",
+            ],
+            &[
+                "eviction_backend = \"lineage\"",
+                "offload_batch_size = 0",
+                "bandwidth_g1_to_g2_gbps = 14.0",
+                "bandwidth_g4_to_g2_gbps = 4.0",
+            ],
+            &["host_offload", "bandwidth_g2_to_g3"],
+        ),
+    ] {
+        let output = scene.run(flags);
+        let printed = said(&output);
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{flags:?}");
+        for wanted in there {
+            assert!(
+                values(&printed).iter().any(|line| line == wanted),
+                "{wanted} in {printed}"
+            );
+        }
+        for absent in absent {
+            assert!(
+                !printed.lines().any(|line| line.starts_with(absent)),
+                "{absent} in {printed}"
+            );
+        }
+        // Whatever is shown can be said, and says nothing new.
+        let path = scene.file("again.toml", &printed);
+        let again = scene.run(&["--config", path.to_str().unwrap()]);
+        assert_eq!(values(&said(&again)), values(&printed));
+        assert_eq!(String::from_utf8_lossy(&again.stderr), "", "{flags:?}");
+    }
+}
+
+#[test]
 fn the_block_size_follows_the_engine_unless_given() {
     let scene = Scene::new();
     for (engine, size) in [("vllm", 64), ("sglang", 1), ("trtllm", 32)] {
@@ -79,7 +183,7 @@ fn the_block_size_follows_the_engine_unless_given() {
     }
     let printed = scene.run(&["--engine-type", "sglang", "--sglang-page-size", "16"]);
     let printed = String::from_utf8_lossy(&printed.stdout).into_owned();
-    assert_eq!(line(&printed, "block_size"), "block_size = 16  # default");
+    assert_eq!(line(&printed, "block_size"), "block_size = 16  # flag");
 }
 
 #[test]

@@ -76,6 +76,15 @@ fn values_out_of_range_are_refused() {
         (["--max-model-len", "0"], ["--max-model-len 0", "at least 1"]),
         (["--max-num-seqs", "0"], ["--max-num-seqs 0", "at least 1"]),
         (
+            ["--max-num-seqs", "4294967296"],
+            ["'4294967296'", "limit is 4294967295"],
+        ),
+        (
+            ["--max-num-batched-tokens", "99999999999999999999"],
+            ["too large", "4294967295"],
+        ),
+        (["--max-num-batched-tokens=-1", "--seed=1"], ["'-1'", "whole number"]),
+        (
             ["--max-num-batched-tokens", "0"],
             ["--max-num-batched-tokens 0", "at least 1"],
         ),
@@ -120,12 +129,17 @@ fn what_this_build_does_not_have_is_refused_and_not_ignored() {
 }
 
 #[test]
-fn memory_below_the_gpu_needs_the_bytes_of_a_token_and_a_prefix_cache() {
+fn memory_below_the_gpu_needs_the_size_of_a_block_and_a_prefix_cache() {
     let scene = Scene::new();
     let tiers = ["--num-g2-blocks", "100", "--kv-bytes-per-token", "1000"];
     scene.printed(&tiers);
     scene.printed(&[&tiers[..], &["--num-g3-blocks", "5", "--enable-g4-storage"]].concat());
     scene.printed(&["--num-g2-blocks", "0", "--semantics", "1.6.1"]);
+    scene.printed(&[&tiers[..], &["--offload-batch-size", "0", "--g1-backend", "kvbm"]].concat());
+    assert_refused(
+        &scene.run(&[&tiers[..], &["--g1-backend", "native"]].concat()),
+        &["--g1-backend native", "cannot be combined with --num-g2-blocks"],
+    );
     let host = ["--num-host-blocks", "100", "--kv-bytes-per-token", "1000"];
     scene.printed(
         &[
@@ -145,9 +159,16 @@ fn memory_below_the_gpu_needs_the_bytes_of_a_token_and_a_prefix_cache() {
         &scene.run(&["--host-offload-h2d-bandwidth-gbps", "3"]),
         &["requires --num-host-blocks"],
     );
+    // What the flag of 1.4.2 needs the model says; that of 1.6.1 wants to be told.
+    scene.printed(&tiers[..2]);
+    scene.printed(&[&tiers[..2], &["--offload-batch-size", "0"]].concat());
     assert_refused(
-        &scene.run(&tiers[..2]),
-        &["--num-g2-blocks 100", "requires --kv-bytes-per-token"],
+        &scene.run(&host[..2]),
+        &["--num-host-blocks 100", "requires --kv-bytes-per-token"],
+    );
+    assert_refused(
+        &scene.run(&[&tiers[..], &["--g1-backend", "native"]].concat()),
+        &["--g1-backend native", "leave it out or set kvbm"],
     );
     for (flags, words) in [
         (["--offload-batch-size", "3"], "requires --num-g2-blocks"),
@@ -193,6 +214,12 @@ fn settings_of_the_scheduler_are_accepted() {
         &scene.run(&["--scheduler-fidelity", "mocker", "--block-size", "1"]),
         &["--block-size 1", "at least 2"],
     );
+    assert_refused(
+        &scene.run(&["--engine-type", "trtllm", "--block-size", "1"]),
+        &["--block-size 1", "at least 2"],
+    );
+    scene.printed(&["--block-size", "1"]);
+    scene.printed(&["--engine-type", "sglang", "--block-size", "1"]);
 }
 
 #[test]

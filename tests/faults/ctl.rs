@@ -130,6 +130,7 @@ fn exit_codes_tell_bad_input_from_a_fleet_that_says_no() {
         (&["kill", "w0/r7"][..], 1, "no actor w0/r7"),
         (&["kill", "w9"], 2, "selects no worker"),
         (&["drain", "w0/r0"], 2, "whole workers"),
+        (&["cache", "w0/r0", "--former"], 2, "whole workers"),
         (&["hang", "w0/r0"], 2, "a part of a worker"),
         (&["kill", "w5-w2"], 2, "reversed"),
         (&["kill", "0%"], 2, "greater than 0%"),

@@ -71,7 +71,7 @@ fn told() -> BTreeSet<String> {
             operation
                 .query
                 .iter()
-                .map(|(parameter, ..)| format!("{name}?{parameter}")),
+                .map(|parameter| format!("{name}?{}", parameter.name)),
         );
         told.insert(name);
     }

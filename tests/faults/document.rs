@@ -3,6 +3,7 @@
 use ghostfleet::admin::openapi::{self, EVENTS, OPERATIONS};
 use ghostfleet::faults::FaultId;
 use ghostfleet::faults::journal::{Entry, Event};
+use ghostfleet::faults::kind::param::Values;
 use ghostfleet::types::WorkerId;
 use serde_json::{Value, json};
 
@@ -120,7 +121,7 @@ fn answers_are_what_the_document_says() {
         held.get("/v1/actors/{path}", &format!("/v1/actors/{path}"));
     }
     assert!(held.get("/v1/cache/{path}", "/v1/cache/w0")[0].is_array());
-    held.get("/v1/former/{worker}", "/v1/former/w0");
+    held.get("/v1/former/{path}", "/v1/former/w0");
     held.get("/v1/blocks/{path}", "/v1/blocks/w0");
     assert_ne!(held.get("/v1/records", "/v1/records?prefix=v1/"), json!([]));
     held.get("/v1/faults", "/v1/faults");
@@ -305,6 +306,49 @@ fn a_body_is_taken_exactly_when_the_document_allows_it() {
         both[usize::from(status == 400)] += 1;
     }
     assert!(both.iter().all(|many| *many > 10), "{both:?}");
+}
+
+#[test]
+fn queries_are_taken_as_the_document_says() {
+    let held = Held::start(&[]);
+    let mut asked = 0;
+    for operation in OPERATIONS.iter().filter(|operation| operation.answer != "EventStream") {
+        let path = operation.path.replace("{path}", "w0").replace("{request}", "none");
+        let needed: Vec<_> = operation.query.iter().filter(|param| param.required).collect();
+        let status = |name: &str, value: &str| {
+            let others = needed.iter().filter(|param| param.name != name);
+            let others: Vec<String> = others.map(|param| format!("&{}=v1/", param.name)).collect();
+            held.admin.get(&format!("{path}?{name}={value}{}", others.concat())).0
+        };
+        for param in operation.query {
+            let (good, bad) = match param.values {
+                Values::Whole(range) => (vec![range.example.to_string()], vec!["-1", "1.5", "x"]),
+                Values::Flag => (vec!["true".to_owned(), "false".to_owned()], vec!["5"]),
+                Values::Word(words) => (words.iter().map(|word| (*word).to_owned()).collect(), vec!["x"]),
+                Values::Text if param.required => (vec!["v1/".to_owned()], vec![]),
+                Values::Text => (vec!["w0".to_owned()], vec![]),
+                Values::Number(_) => panic!("no query has one"),
+            };
+            for value in good {
+                assert_eq!(status(param.name, &value), 200, "{path}?{}={value}", param.name);
+            }
+            for value in bad {
+                assert_eq!(status(param.name, value), 400, "{path}?{}={value}", param.name);
+            }
+            if param.required {
+                assert_eq!(held.admin.get(&path).0, 400, "{path} without {}", param.name);
+            }
+            let told = &held.document["paths"][operation.path]["get"]["parameters"];
+            let mut told = told.as_array().unwrap().iter();
+            let told = told.find(|told| told["name"] == param.name).unwrap();
+            assert_eq!(told["required"], param.required);
+            asked += 1;
+        }
+        if !operation.query.is_empty() {
+            assert_eq!(status("nonsense", "1"), 400, "{path}");
+        }
+    }
+    assert!(asked >= 8, "{asked}");
 }
 
 #[test]

@@ -57,6 +57,16 @@ async fn bad_bodies_are_told_as_such() {
         let (status, error) = reply.error();
         assert_eq!((status, &error["type"]), (400, &json!("Bad Request")), "{body}");
     }
+    let unclear = json!({ "prompt": "x", "stop": 5 });
+    let (status, error) = worker.post("/v1/completions", &unclear).await.error();
+    assert_eq!(status, 400);
+    assert!(
+        error["message"]
+            .as_str()
+            .unwrap()
+            .starts_with("`stop` must be a string or a list"),
+        "{error}"
+    );
     for body in [r#"{"messages": "x"}"#, r#"{"messages": [1]}"#, "{}"] {
         let reply = Client::send(&worker.face, "POST", "/v1/chat/completions", "", body.as_bytes())
             .await

@@ -9,7 +9,7 @@ use super::super::fault_post::{FaultPost, FaultsChanged};
 use super::{Activity, Rank};
 use crate::faults::FaultId;
 use crate::faults::kind::{CapacityFault, ConditionFault, MetricsFault, PassFault, Told};
-use crate::types::SimTime;
+use crate::types::{SimTime, span_of_ms, span_of_seconds};
 
 /// A rank's view of its worker's faults.
 pub(super) struct RankFaults {
@@ -77,12 +77,12 @@ impl RankFaults {
         for fault in self.post.table().ask::<PassFault>() {
             match fault {
                 PassFault::Slow { factor } => {
-                    span = Duration::try_from_secs_f64(span.as_secs_f64() * factor).unwrap_or(Duration::MAX);
+                    span = span_of_seconds(span.as_secs_f64() * factor);
                 }
-                PassFault::Stall { ms } => extra += millis(ms),
+                PassFault::Stall { ms } => extra += span_of_ms(ms),
                 PassFault::Jitter { ms } => {
                     self.drawn += 1;
-                    extra += millis(ms * self.post.table().dice(JITTER).unit(self.drawn));
+                    extra += span_of_ms(ms * self.post.table().dice(JITTER).unit(self.drawn));
                 }
             }
         }
@@ -92,10 +92,6 @@ impl RankFaults {
 
 /// Salt of the dice for jitter.
 const JITTER: u64 = 0x6a69_7474;
-
-fn millis(ms: f64) -> Duration {
-    Duration::try_from_secs_f64(ms / 1e3).unwrap_or(Duration::ZERO)
-}
 
 /// Blocks of one rank that are lost; with both the larger loss counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -155,7 +151,7 @@ pub(in super::super) fn slower_start(post: &FaultPost) -> Duration {
     let extra = standing.map(|fault| match *fault {
         ConditionFault::SlowStart { ms } => {
             fault.happened();
-            millis(ms)
+            span_of_ms(ms)
         }
         ConditionFault::Hang {} => Duration::ZERO,
     });

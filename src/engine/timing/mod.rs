@@ -16,7 +16,7 @@ pub(crate) use polynomial::Polynomial;
 pub use profile::{Profile, ProfileError, ProfilePoints};
 
 use super::config::{EngineConfig, EngineKind, Semantics, TimingConfig, WorkerRole};
-use crate::types::SimTime;
+use crate::types::{SimTime, span_of_seconds};
 
 /// Prefill work of one pass, as means over its requests (integer division, as the reference does).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,7 +71,7 @@ impl PassClock {
         Self {
             model,
             prefill_ratio: config.speedup_ratio,
-            decode_ratio: config.speedup_ratio * config.decode_speedup_ratio,
+            decode_ratio: product(config.speedup_ratio, config.decode_speedup_ratio),
             decode_floor_ms: match config.semantics {
                 Semantics::V1_6_1 => 0.0,
                 Semantics::V1_4_2 => 1.0,
@@ -155,19 +155,32 @@ fn unit(seed: u64, now: SimTime) -> f64 {
     (drawn >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// Whole nanoseconds of `ms`, divided by `ratio`. What is not a finite positive time counts as none.
+/// Two ratios as one; only a ratio of 0 makes it 0, not two tiny ones.
+fn product(speedup: f64, decode: f64) -> f64 {
+    let both = speedup * decode;
+    if both == 0.0 && speedup > 0.0 && decode > 0.0 {
+        f64::MIN_POSITIVE
+    } else {
+        both
+    }
+}
+
+/// Whole nanoseconds of `ms`, divided by `ratio`, rounded again. What is no positive time counts as none.
 fn scaled(ms: f64, ratio: f64) -> Duration {
-    let rounded = Duration::try_from_secs_f64(ms / 1000.0).unwrap_or(Duration::ZERO);
+    let seconds = ms / 1000.0;
+    // Too many nanoseconds for a clock are not rounded: the ratio may make few of them.
+    let rounded = Duration::try_from_secs_f64(seconds).map_or(seconds, |span| span.as_secs_f64());
     #[allow(clippy::float_cmp)]
     if ratio == 1.0 {
-        return rounded;
+        return span_of_seconds(seconds);
     }
-    Duration::try_from_secs_f64(rounded.as_secs_f64() / ratio).unwrap_or(Duration::ZERO)
+    span_of_seconds(rounded / ratio)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::LONGEST_SPAN;
 
     fn clock(speedup_ratio: f64, decode_speedup_ratio: f64) -> PassClock {
         let config = EngineConfig {
@@ -254,9 +267,34 @@ mod tests {
     }
 
     #[test]
-    fn impossible_model_times_count_as_none() {
+    fn times_that_are_none_count_as_none_and_endless_ones_as_the_longest() {
         assert_eq!(scaled(f64::NAN, 1.0), Duration::ZERO);
         assert_eq!(scaled(-3.0, 1.0), Duration::ZERO);
-        assert_eq!(scaled(f64::INFINITY, 2.0), Duration::ZERO);
+        for (ms, ratio) in [
+            (f64::INFINITY, 2.0),
+            (1e30, 1.0),
+            (1e308, 1.0),
+            (5.0, 1e-300),
+            (5.0, 1e-320),
+        ] {
+            assert_eq!(scaled(ms, ratio), LONGEST_SPAN, "{ms} ms at x{ratio}");
+        }
+        assert_eq!(scaled(1e308, 1e308), Duration::from_millis(1));
+    }
+
+    #[test]
+    fn a_speed_that_is_almost_none_is_slow_and_not_instant() {
+        for (speedup, decode) in [(1e-200, 1e-200), (1e-320, 1.0), (1.0, 1e-300)] {
+            assert_eq!(clock(speedup, decode).decode(1, 100, 100, 1024), LONGEST_SPAN);
+        }
+        assert_eq!(clock(1e-300, 1.0).prefill(1, 100, 0), LONGEST_SPAN);
+        let config = EngineConfig {
+            step_overhead_ms: 1e308,
+            step_jitter_ms: 1e308,
+            ..EngineConfig::default()
+        };
+        let clock = PassClock::new(&config, build(&config.timing));
+        let now = SimTime::of_ms(5.0);
+        assert_eq!(clock.end(now, now).since(now), LONGEST_SPAN);
     }
 }

@@ -65,14 +65,14 @@ pub enum ProfileError {
         /// Entry there.
         value: f64,
     },
-    /// A latency below 0.
-    #[error("{array} entry {index} is {value}; a latency is 0 or more")]
+    /// Tokens or a latency below 0.
+    #[error("{array} entry {index} is {value}; it must be 0 or more")]
     Negative {
         /// Which array.
         array: &'static str,
         /// Position from 0, row by row.
         index: usize,
-        /// Entry there, ms.
+        /// Entry there.
         value: f64,
     },
     /// Values and axes that do not fit.
@@ -91,8 +91,7 @@ impl Profile {
     /// Checks the points.
     ///
     /// # Errors
-    /// [`ProfileError`]: an axis with fewer than two points or not strictly rising, an entry that is not finite, a latency below 0, or an
-    /// array that does not fit its axes.
+    /// [`ProfileError`]: an axis with fewer than two points or not strictly rising, an entry that is not finite or below 0, or an array that does not fit its axes.
     pub fn new(points: ProfilePoints) -> Result<Self, ProfileError> {
         let axes = [
             ("prefill_isl", &points.prefill_isl),
@@ -101,6 +100,7 @@ impl Profile {
         ];
         for (array, axis) in axes {
             check_axis(array, axis)?;
+            check_positive(array, axis)?;
         }
         let cells = points.decode_active_kv_tokens.len() * points.decode_context_length.len();
         let values = [
@@ -116,10 +116,7 @@ impl Profile {
                 });
             }
             check_finite(array, values)?;
-            if let Some(index) = values.iter().position(|&value| value < 0.0) {
-                let value = values[index];
-                return Err(ProfileError::Negative { array, index, value });
-            }
+            check_positive(array, values)?;
         }
         Ok(Self {
             prefill_isl: points.prefill_isl,
@@ -159,7 +156,8 @@ impl PassTiming for Profile {
         let kv = Segment::around(&self.decode_active_kv_tokens, batch.kv_tokens as f64);
         let context = Segment::around(&self.decode_context_length, f64::from(batch.mean_context));
         let (low, high) = (self.decode_row(kv.index), self.decode_row(kv.index + 1));
-        let at = |column: usize| kv.mix(low[column], high[column]);
+        // What leads out of all numbers on both sides would be none between them.
+        let at = |column: usize| kv.mix(low[column], high[column]).clamp(f64::MIN, f64::MAX);
         context.mix(at(context.index), at(context.index + 1)).max(1.0)
     }
 }
@@ -190,6 +188,10 @@ impl Segment {
 
     /// In this order of operations the last bit is the peer's, too.
     fn mix(&self, low: f64, high: f64) -> f64 {
+        if self.way == 0.0 {
+            // However steep the way to the next point.
+            return low;
+        }
         (high - low) / self.span * self.way + low
     }
 }
@@ -208,6 +210,17 @@ fn check_axis(array: &'static str, axis: &[f64]) -> Result<(), ProfileError> {
             index: index + 1,
             value: axis[index + 1],
             before: axis[index],
+        }),
+        None => Ok(()),
+    }
+}
+
+fn check_positive(array: &'static str, values: &[f64]) -> Result<(), ProfileError> {
+    match values.iter().position(|&value| value < 0.0) {
+        Some(index) => Err(ProfileError::Negative {
+            array,
+            index,
+            value: values[index],
         }),
         None => Ok(()),
     }
@@ -305,9 +318,38 @@ mod tests {
     }
 
     #[test]
+    fn the_steepest_grid_has_a_time_everywhere() {
+        let mut steep = points();
+        steep.decode_active_kv_tokens = vec![0.0, 1e-320, 2e-320];
+        steep.decode_itl = vec![0.0, 1e308, 0.0, 1e308, 0.0, 1e308, 0.0, 1e308, 0.0];
+        steep.prefill_isl = vec![0.0, 1e-320, 1e-300];
+        steep.prefill_ttft_ms = vec![1.0, 1e308, 0.0];
+        let profile = Profile::new(steep).unwrap();
+        for (kv_tokens, mean_context) in [(0, 1), (0, 50), (1, 1), (1, 50), (1000, 300)] {
+            let batch = DecodeBatch {
+                requests: 1,
+                kv_tokens,
+                mean_context,
+                capacity_tokens: 1024,
+            };
+            assert!(profile.decode_ms(batch) >= 1.0, "{kv_tokens} {mean_context}");
+        }
+        let batch = PrefillBatch {
+            requests: 0,
+            mean_isl: 0,
+            mean_prefix: 0,
+        };
+        close(profile.prefill_ms(batch), 1.0);
+    }
+
+    #[test]
     fn what_is_no_grid_is_refused_by_name() {
         type Break = fn(&mut ProfilePoints);
-        let cases: [(Break, &str); 9] = [
+        let cases: [(Break, &str); 10] = [
+            (
+                |p| p.prefill_isl[0] = -7.0,
+                "prefill_isl entry 0 is -7; it must be 0 or more",
+            ),
             (|p| p.prefill_isl.clear(), "prefill_isl has 0 point(s)"),
             (
                 |p| p.decode_context_length.truncate(1),
@@ -324,7 +366,7 @@ mod tests {
             (|p| p.prefill_isl[1] = f64::NAN, "prefill_isl entry 1 is NaN"),
             (
                 |p| p.decode_itl[4] = -1.0,
-                "decode_itl entry 4 is -1; a latency is 0 or more",
+                "decode_itl entry 4 is -1; it must be 0 or more",
             ),
             (|p| p.decode_itl[4] = f64::INFINITY, "decode_itl entry 4 is inf"),
             (

@@ -96,6 +96,7 @@ impl Reserves for Vllm {
     }
 
     fn reserve_first(&mut self) {
+        self.below.over = false;
         let Some(at) = self.desk.first() else { return };
         if self.lanes.len() >= self.rules.max_num_seqs {
             self.desk.missed();
@@ -109,17 +110,11 @@ impl Reserves for Vllm {
             self.desk.missed();
             return;
         }
-        let slot = &mut self.slots[at];
-        slot.phase = Phase::Reserved;
-        self.pool.adopt(&mut slot.sequence.table, &self.scratch.hits);
-        // Not named before the KV is there.
-        self.below.taken = self.tiers.is_some();
-        let events = &mut self.unheard.kv_events;
-        let taken = self.pool.take(&mut slot.sequence.table, &[], wanted - hits, events);
-        debug_assert!(taken, "a destination is reserved when its blocks fit");
-        let mut unheard = std::mem::take(&mut self.unheard);
-        self.note_changes(at, &mut unheard);
-        self.unheard = unheard;
+        if !self.take_for_kv(at, wanted - hits) {
+            self.desk.missed();
+            return;
+        }
+        self.slots[at].phase = Phase::Reserved;
         self.desk.reserved(HandoffFact::DestinationReserved {
             id,
             transferable_prompt_tokens: (wanted - hits) * self.rules.block_size,
@@ -136,6 +131,31 @@ impl Vllm {
             id: slot.sequence.id,
             prompt_tokens: slot.sequence.prompt_len(),
         });
+    }
+
+    /// Gives a destination its blocks: those of `scratch.hits` and `fresh` more. KV that arrives writes at once, so `false`,
+    /// and nothing is taken but what was evicted, if some of them are still read by a transfer.
+    fn take_for_kv(&mut self, at: u32, fresh: u32) -> bool {
+        let earlier = self.pool.take_readers();
+        let table = &mut self.slots[at].sequence.table;
+        self.pool.adopt(table, &self.scratch.hits);
+        // Not named before the KV is there.
+        let taken = self.pool.take(table, &[], fresh, &mut self.unheard.kv_events);
+        debug_assert!(taken, "a destination is reserved when its blocks fit");
+        let is_read = !self.pool.take_readers().is_empty();
+        if is_read {
+            self.pool.release(table);
+        }
+        if let Some(tiers) = &mut self.tiers {
+            self.below.taken = true;
+            for id in earlier {
+                tiers.wait_for(id);
+            }
+        }
+        let mut unheard = std::mem::take(&mut self.unheard);
+        self.note_changes(at, &mut unheard);
+        self.unheard = unheard;
+        !is_read
     }
 
     /// A destination that has not started leaves.

@@ -22,6 +22,8 @@ pub(super) struct Below {
     pub(super) taken: bool,
     /// Passes that got somewhere.
     progress: u64,
+    /// A transfer is over since the first destination was tried, which may have waited for it.
+    pub(super) over: bool,
 }
 
 impl Below {
@@ -200,10 +202,10 @@ impl Vllm {
     }
 
     /// A waiting request goes away.
-    pub(super) fn forget_lower(&mut self, at: u32) {
+    pub(super) fn forget_lower(&mut self, at: u32, now: SimTime) {
         let Some(tiers) = &mut self.tiers else { return };
         if let Load::Coming { id, .. } = self.slots[at].lower.load {
-            tiers.cancel_load(id);
+            tiers.cancel_load(id, now);
             self.below.parked.wake();
         }
     }
@@ -335,6 +337,7 @@ impl Vllm {
         }
         self.below.parked.wake();
         self.below.retry = true;
+        self.below.over = self.desk.has_pending();
         self.room_came();
     }
 
@@ -386,5 +389,61 @@ impl Vllm {
             pass.tier_events.clear();
         }
         !pass.tier_events.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::config::{EngineConfig, Fidelity, TierBandwidth, TierConfig, Writes};
+    use super::super::super::{Engine, cost, timing};
+    use super::*;
+
+    /// Runs until nothing is to be done and no transfer is on its way.
+    fn settled(engine: &mut Vllm, mut now: SimTime) -> SimTime {
+        loop {
+            if let Some(pass) = engine.step(now) {
+                now = pass.ends_at;
+            } else if let Some(at) = engine.wakes_at().filter(|&at| at > now) {
+                now = at;
+            } else {
+                return now;
+            }
+        }
+    }
+
+    #[test]
+    fn a_decode_worker_tells_nobody_what_leaves_its_cache_for_a_copy() {
+        let config = EngineConfig {
+            fidelity: Fidelity::Mocker,
+            role: WorkerRole::Decode,
+            num_gpu_blocks: 4,
+            block_size: 4,
+            tiers: Some(TierConfig {
+                writes: Writes::Through,
+                host_blocks: 16,
+                disk_blocks: 0,
+                storage: false,
+                bytes_per_token: 1_000_000,
+                bandwidth: TierBandwidth::default(),
+                host_latency_ms: 0.0,
+                disk_latency_ms: 0.0,
+            }),
+            ..EngineConfig::default()
+        };
+        let mut engine = Vllm::new(&config, timing::build(&config.timing));
+        let mut now = SimTime::ZERO;
+        for (id, family, prompt_len) in [(1, 0, 8), (2, 1, 16)] {
+            engine.submit(cost::request(id, family, prompt_len, 1), now).unwrap();
+            now = settled(&mut engine, now);
+        }
+        assert_eq!(
+            engine.load().inactive_blocks,
+            4,
+            "of the second prompt; the first one is in the host"
+        );
+        engine.submit(cost::request(3, 0, 12, 1), now).unwrap();
+        assert!(engine.step(now).is_none(), "nothing runs before the copy is there");
+        assert!(engine.wakes_at().is_some_and(|at| at > now));
+        assert_eq!(engine.load().inactive_blocks, 2);
     }
 }

@@ -427,7 +427,7 @@ impl Engine for Vllm {
         match slot.phase {
             Phase::Waiting => {
                 self.unqueue(at);
-                self.forget_lower(at);
+                self.forget_lower(at, now);
             }
             Phase::Pending | Phase::Reserved => self.forget_destination(at),
             Phase::Held => {}
@@ -465,8 +465,13 @@ impl Engine for Vllm {
             }
         }
         self.take_tier_events(pass);
+        if self.rules.role == WorkerRole::Decode {
+            pass.kv_events.clear();
+            pass.stored.clear();
+        }
         let waits = !(self.waiting.is_empty() && self.below.parked.head().is_none());
-        let reserved = waits && self.rules.semantics == Semantics::V1_6_1 && self.reserve_idle();
+        let tries = (waits && self.rules.semantics == Semantics::V1_6_1) || self.below.over;
+        let reserved = tries && self.reserve_idle();
         let told = reserved || !(pass.tier_events.is_empty() && pass.kv_events.is_empty());
         pass.ends_at = now;
         pass.load = self.load();

@@ -41,7 +41,7 @@ pub struct Range<N> {
     pub above: bool,
     /// The largest; `None`: whatever the type holds.
     pub most: Option<N>,
-    /// What is counted.
+    /// What is counted; empty: nothing that has a name.
     pub unit: &'static str,
     /// One of them.
     pub example: N,
@@ -237,7 +237,10 @@ impl<N: Copy + PartialOrd + Default + std::fmt::Display> Range<N> {
 
     fn schema(&self, kind: &str, number: impl Fn(N) -> Option<Number>) -> Value {
         let lower = if self.above { "exclusiveMinimum" } else { "minimum" };
-        let mut schema = json!({"type": kind, "x-unit": self.unit});
+        let mut schema = json!({"type": kind});
+        if !self.unit.is_empty() {
+            schema["x-unit"] = self.unit.into();
+        }
         schema[lower] = number(self.least).into();
         if let Some(most) = self.most.and_then(number) {
             schema["maximum"] = most.into();

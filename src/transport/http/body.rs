@@ -88,8 +88,9 @@ pub(super) struct SamplingBody {
     pub(super) stream: Option<bool>,
     #[serde(default)]
     pub(super) stream_options: Option<StreamOptions>,
+    /// Smaller is more urgent; beyond 32 bits nothing is.
     #[serde(default)]
-    pub(super) priority: Option<i32>,
+    pub(super) priority: Option<i64>,
     #[serde(default)]
     pub(super) cache_salt: Option<String>,
     #[serde(default)]
@@ -128,7 +129,7 @@ pub(super) struct StreamOptions {
 
 /// A string or a list of strings.
 #[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "`stop` must be a string or a list of strings")]
 pub(super) enum OneOrMany {
     One(String),
     Many(Vec<String>),

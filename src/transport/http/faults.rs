@@ -9,7 +9,6 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
@@ -20,6 +19,7 @@ use crate::faults::draw::Dice;
 use crate::faults::kind::{RequestFault, ResponseFault};
 use crate::faults::table::Due;
 use crate::transport::toxic::Toxics;
+use crate::types::span_of_ms;
 
 /// Whether a connection goes by a detour that spoils its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,7 +70,7 @@ pub(super) async fn arrive(state: &FaceState, reset: &CancellationToken) {
             fault.happened();
             let draw = state.draws.fetch_add(1, Ordering::Relaxed);
             let ms = ms + jitter_ms * Dice::new(draw, 1).unit(0);
-            tokio::time::sleep(Duration::try_from_secs_f64(ms / 1e3).unwrap_or_default()).await;
+            tokio::time::sleep(span_of_ms(ms)).await;
         }
     }
 }

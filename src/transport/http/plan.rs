@@ -220,7 +220,7 @@ impl Plan {
                 recorded::wanted(annotations.iter().map(String::as_str)).map(str::to_owned)
             },
             seed: sampling.seed,
-            priority: sampling.priority.unwrap_or(0),
+            priority: clamped(sampling.priority.unwrap_or(0)),
             cache_salt: sampling.cache_salt.filter(|salt| !salt.is_empty()).map(Arc::from),
             routing_key: None,
             stream: (sampling.stream == Some(true)).then_some(StreamPlan {
@@ -252,6 +252,11 @@ impl Plan {
         });
         requests.collect()
     }
+}
+
+/// A priority among those that an engine tells apart.
+fn clamped(priority: i64) -> i32 {
+    i32::try_from(priority).unwrap_or(if priority < 0 { i32::MIN } else { i32::MAX })
 }
 
 /// How many tokens of a prompt to keep.
@@ -398,4 +403,16 @@ fn stop_strings(stops: Vec<String>) -> Result<Arc<[String]>, ApiError> {
         return Err(ApiError::bad_value("stop", message));
     }
     Ok(stops.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_priority_of_any_size_is_one_that_engines_tell_apart() {
+        assert_eq!([-7, 0, 7].map(clamped), [-7, 0, 7]);
+        assert_eq!(clamped(i64::MAX), i32::MAX);
+        assert_eq!(clamped(i64::MIN), i32::MIN);
+    }
 }

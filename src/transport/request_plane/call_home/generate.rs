@@ -20,7 +20,7 @@ use crate::transport::request_plane::mending::Mending;
 use crate::transport::request_plane::request::{Asked, PreprocessedRequest};
 use crate::transport::request_plane::tcp::frame::Ack;
 use crate::transport::toxic::Toxics;
-use crate::types::{EngineRequest, RequestId};
+use crate::types::{EngineRequest, RequestId, span_of_ms};
 
 /// Streams of one worker, counted.
 #[derive(Debug, Default)]
@@ -124,7 +124,7 @@ impl GenerateEndpoint {
                 fault.happened();
                 let draw = self.counts.accepted.load(Ordering::Relaxed);
                 let ms = ms + jitter_ms * Dice::new(draw, 1).unit(0);
-                wait = Duration::try_from_secs_f64(ms / 1e3).unwrap_or(Duration::ZERO);
+                wait = span_of_ms(ms);
             }
         }
         served(wait, ack)
