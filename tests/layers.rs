@@ -96,7 +96,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("replay", &["block_hash", "engine", "plain_words", "router", "types"]),
     ("engine", &["block_hash", "types"]),
-    ("router", &["block_hash", "types"]),
+    ("router", &["block_hash", "plain_words", "types"]),
     (
         "drill",
         &[

@@ -130,6 +130,13 @@ mod tests {
     }
 
     #[test]
+    fn what_nothing_reads_is_told_at_the_start() {
+        let told = doubts("watermark = 0.1\nengine_type = \"sglang\"\n");
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(told[0].contains("watermark = 0.1 has no effect here"), "{told:?}");
+    }
+
+    #[test]
     fn alike_groups_and_groups_of_their_own_namespaces_raise_no_doubt() {
         let told = doubts(
             "[[group]]\nname = \"one\"\n[[group]]\nname = \"two\"\nrequest_codec = \"json\"\n\

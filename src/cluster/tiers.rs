@@ -29,3 +29,35 @@ pub(super) fn settle(group: &Group, model: &Model) -> Result<Option<TierConfig>,
         ..tiers
     }))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::model::HubOptions;
+
+    /// Bytes of a token on the host, by the settings or by the model.
+    fn bytes(model: &Model, flags: &[&str]) -> Result<Option<u64>, String> {
+        let args = ["--model-path", "m", "--discovery-backend", "mem"];
+        let args = args.iter().chain(flags).copied();
+        let config = crate::serve::config_from(args, &BTreeMap::new()).expect("a config");
+        let settled = settle(&config.groups[0], model).map_err(|error| error.to_string())?;
+        Ok(settled.map(|tiers| tiers.bytes_per_token))
+    }
+
+    #[test]
+    fn the_model_sizes_the_blocks_of_the_host_unless_they_are_sized() {
+        let mut model = Model::resolve("config/tiny-model", &HubOptions::default()).expect("a model");
+        let shape = model.info.kv_shape.clone().expect("a shape");
+        let of_model = shape.bytes_per_token("auto", crate::model::KvSizeRule::Real);
+        assert_eq!(bytes(&model, &["--num-g2-blocks", "8"]), Ok(Some(of_model)));
+        let said = ["--num-g2-blocks", "8", "--kv-bytes-per-token", "7"];
+        assert_eq!(bytes(&model, &said), Ok(Some(7)));
+        assert_eq!(bytes(&model, &[]), Ok(None));
+        model.info.kv_shape = None;
+        assert_eq!(bytes(&model, &said), Ok(Some(7)));
+        let error = bytes(&model, &["--num-g2-blocks", "8"]).expect_err("no size");
+        assert!(error.contains("--kv-bytes-per-token"), "{error}");
+    }
+}
