@@ -66,7 +66,15 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     (
         "admin",
-        &["actors", "config", "faults", "patient_io", "types", "whole_body"],
+        &[
+            "actors",
+            "config",
+            "faults",
+            "patient_io",
+            "plain_words",
+            "types",
+            "whole_body",
+        ],
     ),
     ("faults", &["types"]),
     (
@@ -88,7 +96,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("replay", &["block_hash", "engine", "plain_words", "router", "types"]),
     ("engine", &["block_hash", "types"]),
-    ("router", &["block_hash", "types"]),
+    ("router", &["block_hash", "plain_words", "types"]),
     (
         "drill",
         &[

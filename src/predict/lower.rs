@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::cli::{ReplayArgs, RouterMode, Stack, TraceFormat, WekaTimes};
 use crate::engine::EngineConfig;
+use crate::plain_words::number;
 
 use super::PredictError;
 use super::document::{
@@ -57,7 +58,10 @@ pub fn lower(document: &Document, stack: Stack) -> Result<Lowered, PredictError>
         }
         for (key, bound) in [("ttft_ms", sla.ttft_ms), ("itl_ms", sla.itl_ms), ("e2e_ms", sla.e2e_ms)] {
             if let Some(bound) = bound.filter(|bound| !bound.is_finite() || *bound <= 0.0) {
-                return wrong(format!("evaluation.sla.{key} is {bound}, expected ms above 0"));
+                return wrong(format!(
+                    "evaluation.sla.{key} is {}, expected ms above 0",
+                    number(bound)
+                ));
             }
         }
         (args.sla_ttft_ms, args.sla_itl_ms, args.sla_e2e_ms) = (sla.ttft_ms, sla.itl_ms, sla.e2e_ms);
@@ -162,7 +166,8 @@ fn arguments(path: &str, engine: &Engine, worker: &Worker, role: &str) -> Result
         Capacity::Default { memory_fraction } => {
             if let Some(share) = memory_fraction.filter(|share| !(*share > 0.0 && *share <= 1.0)) {
                 return wrong(format!(
-                    "{path}.kv_cache.capacity.memory_fraction is {share}, expected above 0 to 1"
+                    "{path}.kv_cache.capacity.memory_fraction is {}, expected above 0 to 1",
+                    number(share)
                 ));
             }
         }
@@ -198,7 +203,8 @@ fn arguments(path: &str, engine: &Engine, worker: &Worker, role: &str) -> Result
     if !worker.startup_seconds.is_finite() || worker.startup_seconds < 0.0 {
         let seconds = worker.startup_seconds;
         return wrong(format!(
-            "{path}.startup_seconds is {seconds}, expected seconds from 0 on"
+            "{path}.startup_seconds is {}, expected seconds from 0 on",
+            number(seconds)
         ));
     }
     let mut document = json!({"engine": found, "dp_size": worker.parallelism.attention_data});
@@ -355,7 +361,8 @@ fn synthetic(
         (Some(count), None) => count,
         (None, Some(per_unit)) => scaled(per_unit, load).ok_or_else(|| {
             PredictError::Config(format!(
-                "traffic.stop.{name}_per_load_unit is {per_unit}, expected a number above 0"
+                "traffic.stop.{name}_per_load_unit is {}, expected a number above 0",
+                number(per_unit)
             ))
         })?,
         (None, None) => COUNT,
@@ -392,7 +399,8 @@ fn pace(args: &mut ReplayArgs, document: &Document, lengths: (u32, u32), session
         match (own, other) {
             (Some(rate), None) if rate.is_finite() && rate > 0.0 => Ok(rate),
             (Some(rate), None) => wrong(format!(
-                "traffic.load.{name} is {rate}, expected a finite number above 0"
+                "traffic.load.{name} is {}, expected a finite number above 0",
+                number(rate)
             )),
             _ => wrong(format!("traffic.load: this source needs {name}, and only that")),
         }
@@ -436,7 +444,8 @@ fn pace(args: &mut ReplayArgs, document: &Document, lengths: (u32, u32), session
 fn filling(document: &Document, fraction: f64, (input, output): (u32, u32)) -> Result<usize, PredictError> {
     if !fraction.is_finite() || fraction <= 0.0 {
         return wrong(format!(
-            "traffic.load.fraction is {fraction}, expected a finite number above 0"
+            "traffic.load.fraction is {}, expected a finite number above 0",
+            number(fraction)
         ));
     }
     let workers = &document.engine.workers;
@@ -483,7 +492,10 @@ fn router(args: &mut ReplayArgs, router: &Router) -> Result<(), PredictError> {
     for (key, weight) in weights {
         let Some(weight) = weight else { continue };
         if !weight.is_finite() || weight < 0.0 {
-            return wrong(format!("router.{key} is {weight}, expected a finite number from 0 on"));
+            return wrong(format!(
+                "router.{key} is {}, expected a finite number from 0 on",
+                number(weight)
+            ));
         }
         let key = if key == "temperature" {
             "router_temperature"

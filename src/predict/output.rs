@@ -3,7 +3,6 @@
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use serde_json::{Value, json};
@@ -11,7 +10,7 @@ use serde_json::{Value, json};
 use crate::cli::{PredictArgs, PredictionFormat};
 use crate::distinct_files::{Clash, DistinctFiles};
 use crate::replay::{Control, NamedReport, Report, render_html, render_table};
-use crate::replay_run::{RunError, destination, inputs, stop_flag, tell_rejections};
+use crate::replay_run::{Interrupt, RunError, destination, inputs, tell_rejections};
 
 use super::{PredictError, lower, predict, read, yaml};
 
@@ -149,14 +148,14 @@ pub fn run(args: &PredictArgs, out: &mut dyn Write) -> Result<(), PredictError> 
         destination::check(html)?;
         distinct(html, |html| files.writes("--html", html))?;
     }
-    let stop = stop_flag()?;
+    let interrupt = Interrupt::new()?;
     let names = ["prediction.json", "requests.jsonl"];
     let results = Results::new(&shared.output_dir, &names, shared.overwrite, &mut files)?;
     lowered.args.request_records = args.capture_per_request.then(|| results.path("requests.jsonl"));
     lowered.args.html.clone_from(&args.html);
     let started = Instant::now();
     let observe = |_| {
-        if stop.load(Ordering::Relaxed) {
+        if interrupt.is_wanted() {
             Control::Stop
         } else {
             Control::Continue

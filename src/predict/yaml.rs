@@ -6,6 +6,7 @@ use serde::de::DeserializeOwned;
 use serde_norway::Value;
 
 use super::PredictError;
+use crate::plain_words::plain;
 
 /// Reads a file and applies `PATH=YAML` overrides in order.
 ///
@@ -64,13 +65,8 @@ pub fn get<'a>(document: &'a Value, path: &str) -> Option<&'a Value> {
 /// [`PredictError::Config`].
 pub fn read<T: DeserializeOwned>(value: Value) -> Result<T, PredictError> {
     serde_path_to_error::deserialize(value).map_err(|error| {
-        let path = error.path().to_string();
-        let what = error.into_inner();
-        PredictError::Config(if path == "." {
-            what.to_string()
-        } else {
-            format!("{path}: {what}")
-        })
+        let (path, what) = (error.path().to_string(), error.inner().to_string());
+        PredictError::Config(plain(&path, &what))
     })
 }
 

@@ -215,7 +215,7 @@ mod tests {
             (engine.to_owned(), "optimization is missing"),
             (
                 format!("{engine}\noptimization: {{target: speed}}"),
-                "optimization: target: unknown variant `speed`",
+                "optimization: target is \"speed\", expected one of ",
             ),
             (
                 format!("{engine}\noptimization: {{target: goodput}}"),
@@ -227,7 +227,7 @@ mod tests {
             ),
             (
                 format!("{engine}\noptimization: {{target: ttft}}\nrouter: {{policy: kv_router, heat: 1}}"),
-                "router.heat: unknown field `heat`",
+                "router.heat is not known",
             ),
             (
                 format!(

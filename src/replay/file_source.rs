@@ -423,7 +423,10 @@ mod tests {
         let shards =
             ["a", "b"].map(|shard| lines(shard, &format!("{}\n\n{}", request(shard, 7, 1), request("x", 9, 1))));
         let error = RequestFile::new(shards.into(), None, Semantics::V1_6_1).err().unwrap();
-        assert_eq!(error.to_string(), "b, line 3: request_id x stands for two requests");
+        assert_eq!(
+            error.to_string(),
+            "b, line 3: request.request_id is x, as in a line before; expected a name of its own"
+        );
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub mod trace;
 
 pub use agentic::{
     AgenticRequest, AgenticSource, Dependency, Graph, GraphError, GraphOrigin, GraphSummary, HashIds, IdSink, IdStore,
-    ReadAt, Relation, Trigger,
+    Place, ReadAt, Relation, Trigger,
 };
 pub use curves::Curves;
 pub use file_source::from_file;

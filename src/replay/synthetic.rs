@@ -3,6 +3,7 @@
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
+use crate::plain_words::number;
 use crate::types::{SimTime, Token};
 
 use super::record::Terminal;
@@ -60,22 +61,22 @@ pub enum SyntheticError {
     #[error("{0} must be at least 1")]
     Zero(&'static str),
     /// Not a share.
-    #[error("shared_prefix_ratio must be between 0.0 and 1.0, got {0}")]
+    #[error("shared_prefix_ratio must be between 0.0 and 1.0, got {}", number(*.0))]
     Ratio(f64),
     /// Not a wait.
-    #[error("inter_turn_delay_ms must be finite and at least 0, got {0}")]
+    #[error("inter_turn_delay_ms must be finite and at least 0, got {}", number(*.0))]
     Delay(f64),
     /// Not a rate.
-    #[error("request_rate must be finite and above 0, got {0}")]
+    #[error("request_rate must be finite and above 0, got {}", number(*.0))]
     Rate(f64),
     /// Not a gap.
-    #[error("arrival_interval_ms must be finite and at least 0, got {0}")]
+    #[error("arrival_interval_ms must be finite and at least 0, got {}", number(*.0))]
     Interval(f64),
     /// Nobody may be in flight.
     #[error("replay_concurrency must be at least 1")]
     Concurrency,
     /// Not a speed.
-    #[error("arrival_speedup_ratio must be finite and above 0, got {0}")]
+    #[error("arrival_speedup_ratio must be finite and above 0, got {}", number(*.0))]
     Speedup(f64),
 }
 

@@ -1,7 +1,7 @@
 //! Trace files.
 
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, BufWriter};
+use std::io::{self, BufRead, BufReader, BufWriter, Cursor, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,6 +16,8 @@ const BUFFER: usize = 1 << 20;
 const PLACE_BUFFER: usize = 1 << 16;
 /// Files from this size on, bytes, are played from the file: it costs a second reading.
 const LARGE: u64 = 64 << 20;
+/// What packed files begin with.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// What a packed file may unpack to, at least.
 const PACKED: u64 = 6;
 
@@ -26,15 +28,31 @@ fn failed(path: &Path, source: io::Error) -> TraceError {
     }
 }
 
-fn is_packed(path: &Path) -> bool {
+fn is_named_packed(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "gz")
 }
 
-/// The lines of a file, unpacked when its name ends in `.gz`.
+/// Whether a file is packed, by its name or by how it begins; one that cannot be read is for its reader to tell.
+fn is_packed(path: &Path) -> bool {
+    let begins = || beginning(&mut File::open(path)?);
+    is_named_packed(path) || begins().is_ok_and(|begin| begin == GZIP)
+}
+
+/// The first bytes, as many as say whether the rest is packed.
+fn beginning(file: &mut File) -> io::Result<Vec<u8>> {
+    let mut begin = Vec::new();
+    file.take(GZIP.len() as u64).read_to_end(&mut begin)?;
+    Ok(begin)
+}
+
+/// The lines of a file, unpacked when its name ends in `.gz` or it begins as packed ones do.
 pub(super) fn open(path: &Path) -> Result<Lines<Box<dyn BufRead>>, TraceError> {
-    let file = File::open(path).map_err(|source| failed(path, source))?;
-    let plain = BufReader::with_capacity(BUFFER, file);
-    let reader: Box<dyn BufRead> = if is_packed(path) {
+    let mut file = File::open(path).map_err(|source| failed(path, source))?;
+    let begin = beginning(&mut file).map_err(|source| failed(path, source))?;
+    let packed = is_named_packed(path) || begin == GZIP;
+    // A pipe does not go back to what was read of it.
+    let plain = BufReader::with_capacity(BUFFER, Cursor::new(begin).chain(file));
+    let reader: Box<dyn BufRead> = if packed {
         Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(plain)))
     } else {
         Box::new(plain)
@@ -92,7 +110,7 @@ pub(super) struct Place {
     at: u64,
 }
 
-impl io::Read for Place {
+impl Read for Place {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let read = std::os::unix::fs::FileExt::read_at(&self.file, into, self.at)?;
         self.at += read as u64;
@@ -158,6 +176,29 @@ mod tests {
     use crate::replay::trace::{MooncakeFile, MooncakeOptions, RequestFile};
 
     use super::*;
+
+    #[test]
+    fn a_packed_trace_is_known_by_its_first_bytes_whatever_its_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("t.jsonl");
+        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        writeln!(packed, "{{}}").unwrap();
+        let packed = packed.finish().unwrap();
+        fs::write(&path, &packed).unwrap();
+        assert!(open(&path).unwrap().advance().unwrap());
+        assert!(AnyOrder::new(&path).unwrap().lines().unwrap().advance().unwrap());
+        // Text that is shorter than those bytes is no trouble.
+        fs::write(&path, "1").unwrap();
+        assert!(open(&path).unwrap().advance().unwrap());
+        fs::write(&path, &packed[..packed.len() - 4]).unwrap();
+        let mut lines = open(&path).unwrap();
+        assert!(lines.advance().unwrap());
+        let error = lines.advance().unwrap_err().to_string();
+        assert!(
+            error.contains("t.jsonl: it is no whole gzip file (") && error.ends_with("as its first bytes say"),
+            "{error}"
+        );
+    }
 
     #[test]
     fn a_packed_trace_is_played_from_a_file_without_a_name() {

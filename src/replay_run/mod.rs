@@ -6,7 +6,9 @@ mod decisions;
 pub(crate) mod destination;
 mod files;
 mod graphs;
+mod idle;
 mod inputs;
+mod interrupt;
 mod mooncake;
 mod output;
 mod plan;
@@ -23,8 +25,9 @@ use crate::replay::{GraphError, SyntheticError};
 use crate::router;
 
 pub(crate) use inputs::inputs;
+pub(crate) use interrupt::{Interrupt, stop_flag};
+pub(crate) use output::tell_rejections;
 pub use output::{run, run_with};
-pub(crate) use output::{stop_flag, tell_rejections};
 pub use plan::RealTimePlan;
 pub use workload::{Workload, workload};
 

@@ -4,8 +4,6 @@ use std::fmt::Write as _;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
@@ -15,7 +13,9 @@ use crate::distinct_files::DistinctFiles;
 use crate::replay::{Control, NamedReport, Progress, Report, render_html, render_table};
 
 use super::destination;
+use super::idle;
 use super::inputs::inputs;
+use super::interrupt::Interrupt;
 use super::progress::Meter;
 use super::{RunError, execute};
 
@@ -39,11 +39,15 @@ pub fn run_with(
     let path = report_path(args.report_json.as_deref());
     check_outputs(args, &path)?;
     let mut runs = compared(&args.html_compare)?;
-    let stop = stop_flag()?;
+    for warning in idle::flags(args) {
+        // Who does not read this gets the same report.
+        let _ = writeln!(std::io::stderr(), "warning: {warning}");
+    }
+    let interrupt = Interrupt::new()?;
     let mut meter = Meter::new();
     let result = replay(args, &mut |progress| {
         meter.show(progress);
-        if stop.load(Ordering::Relaxed) {
+        if interrupt.is_wanted() {
             Control::Stop
         } else {
             Control::Continue
@@ -106,20 +110,6 @@ fn check_outputs(args: &ReplayArgs, report: &PathBuf) -> Result<(), RunError> {
         destination::distinct(path, |path| files.writes(flag, path))?;
     }
     Ok(())
-}
-
-/// A flag that a first Ctrl-C sets; a second one ends the process.
-///
-/// # Errors
-/// [`RunError::Invalid`] when signals cannot be handled.
-pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>, RunError> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        let handlers = signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))
-            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)));
-        handlers.map_err(|error| RunError::Invalid(format!("cannot handle signals: {error}")))?;
-    }
-    Ok(stop)
 }
 
 /// What to say about requests that no worker could take.

@@ -4,10 +4,12 @@ use std::path::PathBuf;
 
 use crate::cli::{ReplayArgs, ReplayMode, RouterMode, TraceFormat};
 use crate::engine::Semantics;
+use crate::plain_words::number;
 use crate::replay::{Arrivals, FleetSpec, Harness, RouterSpec, Sla, Source, SyntheticSpec};
 use crate::router::{PolicyProfile, PrefillLoadModel, QueuePolicy, RouterConfig};
 use crate::types::SimTime;
 
+use super::interrupt::Reading;
 use super::planner;
 use super::pools::Pools;
 use super::{RunError, Workload};
@@ -98,6 +100,7 @@ impl Plan {
         if args.trace_files.is_empty() {
             return Ok(self.synthetic(args).source()?);
         }
+        let _reading = Reading::begin();
         let workload = super::workload(args)?;
         check_form(args, &workload)?;
         workload.source(args)
@@ -327,7 +330,8 @@ fn check_values(args: &ReplayArgs) -> Result<(), RunError> {
     let speedup = args.arrival_speedup_ratio;
     if !speedup.is_finite() || speedup <= 0.0 {
         return invalid(format!(
-            "--arrival-speedup-ratio is {speedup}, expected a finite number above 0"
+            "--arrival-speedup-ratio is {}, expected a finite number above 0",
+            number(speedup)
         ));
     }
     for (flag, value) in [
@@ -335,13 +339,19 @@ fn check_values(args: &ReplayArgs) -> Result<(), RunError> {
         ("--kv-event-lag-ms", Some(args.kv_event_lag_ms)),
     ] {
         if let Some(value) = value.filter(|value| !value.is_finite() || *value < 0.0) {
-            return invalid(format!("{flag} is {value}, expected a finite number from 0 on"));
+            return invalid(format!(
+                "{flag} is {}, expected a finite number from 0 on",
+                number(value)
+            ));
         }
     }
     check_sla(args)?;
     let ratio = args.trace_shared_prefix_ratio;
     if args.trace_format == TraceFormat::AppliedComputeAgentic && !(0.0..=1.0).contains(&ratio) {
-        return invalid(format!("--trace-shared-prefix-ratio is {ratio}, expected 0 to 1"));
+        return invalid(format!(
+            "--trace-shared-prefix-ratio is {}, expected 0 to 1",
+            number(ratio)
+        ));
     }
     if args.agentic_lanes.is_some() && !may_be_graph(args) {
         return invalid("--agentic-lanes works with --trace-format agentic_mooncake, weka and dynamo only");
@@ -361,8 +371,14 @@ fn check_values(args: &ReplayArgs) -> Result<(), RunError> {
 
 /// Bounds of good service. Dynamo 1.4.2 takes any of them together.
 fn check_sla(args: &ReplayArgs) -> Result<(), RunError> {
+    let bounds = [
+        ("--sla-ttft-ms", args.sla_ttft_ms),
+        ("--sla-itl-ms", args.sla_itl_ms),
+        ("--sla-e2e-ms", args.sla_e2e_ms),
+    ];
     if args.semantics == Semantics::V1_4_2 {
-        return Ok(());
+        let none = bounds.iter().find(|(_, bound)| bound.is_some_and(f64::is_nan));
+        return none.map_or(Ok(()), |(flag, _)| invalid(format!("{flag} is NaN, expected ms")));
     }
     if args.sla_e2e_ms.is_some() && (args.sla_ttft_ms.is_some() || args.sla_itl_ms.is_some()) {
         return invalid(
@@ -370,13 +386,9 @@ fn check_sla(args: &ReplayArgs) -> Result<(), RunError> {
              them",
         );
     }
-    for (flag, bound) in [
-        ("--sla-ttft-ms", args.sla_ttft_ms),
-        ("--sla-itl-ms", args.sla_itl_ms),
-        ("--sla-e2e-ms", args.sla_e2e_ms),
-    ] {
+    for (flag, bound) in bounds {
         if let Some(bound) = bound.filter(|bound| !bound.is_finite() || *bound <= 0.0) {
-            return invalid(format!("{flag} is {bound}, expected ms above 0"));
+            return invalid(format!("{flag} is {}, expected ms above 0", number(bound)));
         }
     }
     Ok(())

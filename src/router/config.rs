@@ -2,6 +2,8 @@
 
 use serde::Deserialize;
 
+use crate::plain_words::plain;
+
 /// Order of the requests that wait in the router.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -220,7 +222,18 @@ impl RouterConfig {
     /// # Errors
     /// [`ConfigError`] names the key and what was expected.
     pub fn parse(json: &str) -> Result<Self, ConfigError> {
-        let config: Self = serde_json::from_str(json).map_err(|error| ConfigError::Form(error.to_string()))?;
+        let mut text = serde_json::Deserializer::from_str(json);
+        let read = serde_path_to_error::deserialize(&mut text).map_err(|error| {
+            let inner = error.inner();
+            ConfigError::Form(if inner.is_data() {
+                plain(&error.path().to_string(), &inner.to_string())
+            } else {
+                format!("not JSON: {inner}")
+            })
+        });
+        let config: Self = read?;
+        text.end()
+            .map_err(|error| ConfigError::Form(format!("not JSON: {error}")))?;
         config.resolved()
     }
 
@@ -359,11 +372,11 @@ mod tests {
     fn an_empty_object_means_the_defaults_and_unknown_keys_are_named() {
         assert_eq!(RouterConfig::parse("{}").unwrap(), RouterConfig::default());
         let error = RouterConfig::parse(r#"{"foo":1}"#).unwrap_err().to_string();
-        assert!(error.contains("`foo`"), "{error}");
+        assert!(error.contains("foo is not known"), "{error}");
         let error = RouterConfig::parse(r#"{"router_queue_policy":"sjf"}"#)
             .unwrap_err()
             .to_string();
-        assert!(error.contains("`sjf`"), "{error}");
+        assert!(error.contains("router_queue_policy is \"sjf\", expected"), "{error}");
     }
 
     #[test]

@@ -202,10 +202,10 @@ impl Vllm {
     }
 
     /// A waiting request goes away.
-    pub(super) fn forget_lower(&mut self, at: u32) {
+    pub(super) fn forget_lower(&mut self, at: u32, now: SimTime) {
         let Some(tiers) = &mut self.tiers else { return };
         if let Load::Coming { id, .. } = self.slots[at].lower.load {
-            tiers.cancel_load(id);
+            tiers.cancel_load(id, now);
             self.below.parked.wake();
         }
     }

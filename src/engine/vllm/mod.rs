@@ -427,7 +427,7 @@ impl Engine for Vllm {
         match slot.phase {
             Phase::Waiting => {
                 self.unqueue(at);
-                self.forget_lower(at);
+                self.forget_lower(at, now);
             }
             Phase::Pending | Phase::Reserved => self.forget_destination(at),
             Phase::Held => {}

@@ -1,5 +1,6 @@
 //! A graph as readers find it, its checks, and the digest that identifies it.
 
+use std::fmt;
 use std::io::{self, Write};
 use std::sync::Arc;
 
@@ -65,6 +66,24 @@ impl Dependency {
     }
 }
 
+/// Where a request was read.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Place {
+    /// File.
+    pub file: Arc<str>,
+    /// Line, from 1; 0: not known.
+    pub line: u64,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.line == 0 {
+            return out.write_str("another request");
+        }
+        write!(out, "{}, line {}", self.file, self.line)
+    }
+}
+
 /// One request of a graph.
 #[derive(Debug, Clone, Default)]
 pub struct AgenticRequest {
@@ -98,6 +117,8 @@ pub struct AgenticRequest {
     pub policy_class: Option<Arc<str>>,
     /// What it waits for.
     pub dependencies: Vec<Dependency>,
+    /// Where it was read.
+    pub place: Place,
 }
 
 /// Where a graph comes from.
@@ -131,24 +152,27 @@ pub struct Graph {
 /// Why requests do not make a graph that can be played.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GraphError {
-    /// A name twice.
-    #[error("request_id {0} stands for two requests; names must be unique")]
-    Duplicate(String),
-    /// A dependency on nobody.
-    #[error("request {0} waits for {1}, which is not in the trace")]
-    Unknown(String, String),
+    /// A name twice; the place of the first.
+    #[error("request_id is {0}, as in {1}; expected a name of its own")]
+    Duplicate(String, Place),
+    /// A dependency on nobody; its field, the request and what it names.
+    #[error("{0} of request {1} names {2}, expected the request_id of a line of this trace")]
+    Unknown(&'static str, String, String),
     /// A dependency on itself.
-    #[error("request {0} waits for itself")]
-    Itself(String),
+    #[error("{0} of request {1} names the request itself, expected others")]
+    Itself(&'static str, String),
     /// A dependency on another play.
-    #[error("request {0} waits for {1}, which is in another play")]
-    OtherPlay(String, String),
+    #[error("{0} of request {1} names {2}, which is in another play; expected requests with the same play_id")]
+    OtherPlay(&'static str, String, String),
     /// A ring of dependencies.
-    #[error("request {0} waits for itself through others (a cycle)")]
-    Cycle(String),
+    #[error("request {1} waits for itself through others (a cycle); expected {0} that lead to a request without any")]
+    Cycle(&'static str, String),
     /// Some plays have a position and some have none, or positions do not count up.
     #[error("source_play_ordinal of play {0} is {1}; the plays of a trace are numbered 0, 1, 2, ... or not at all")]
     Ordinal(String, String),
+    /// What is wrong with a request, and where it was read.
+    #[error("{0}: {1}")]
+    At(Place, Box<GraphError>),
     /// Nothing to play on.
     #[error("agentic_lanes is 0, expected at least 1")]
     NoLanes,
@@ -157,7 +181,26 @@ pub enum GraphError {
     Lost(String),
 }
 
+impl GraphError {
+    /// With the place of the request at fault, where it is known.
+    pub(super) fn at(self, place: &Place) -> Self {
+        if place.line == 0 {
+            self
+        } else {
+            Self::At(place.clone(), Box::new(self))
+        }
+    }
+}
+
 impl Graph {
+    /// The field of a line that says what a request waits for.
+    pub(super) fn waiting_field(&self) -> &'static str {
+        match self.rules {
+            Semantics::V1_6_1 => "dependencies",
+            Semantics::V1_4_2 => "wait_for",
+        }
+    }
+
     /// Requests and the dependencies of each in the order of their names, as Dynamo 1.6.1 keeps them.
     pub(super) fn sort(&mut self) {
         self.requests.sort_by(|a, b| a.request_id.cmp(&b.request_id));
@@ -188,8 +231,9 @@ impl Graph {
     pub(super) fn names(&self) -> Result<Names<'_>, GraphError> {
         let mut names = Names::default();
         for (at, request) in (0..).zip(&self.requests) {
-            if names.insert(&request.request_id, at).is_some() {
-                return Err(GraphError::Duplicate(request.request_id.clone()));
+            if let Some(first) = names.insert(&request.request_id, at) {
+                let first = self.requests[first as usize].place.clone();
+                return Err(GraphError::Duplicate(request.request_id.clone(), first).at(&request.place));
             }
         }
         Ok(names)
@@ -198,17 +242,18 @@ impl Graph {
     /// Place of what `dependency` of request `at` waits for.
     pub(super) fn resolve(&self, names: &Names<'_>, at: usize, dependency: &Dependency) -> Result<u32, GraphError> {
         let request = &self.requests[at];
+        let field = self.waiting_field();
         let pair = || (request.request_id.clone(), dependency.request_id.clone());
         let Some(&other) = names.get(dependency.request_id.as_str()) else {
             let (name, missing) = pair();
-            return Err(GraphError::Unknown(name, missing));
+            return Err(GraphError::Unknown(field, name, missing).at(&request.place));
         };
         if other as usize == at {
-            return Err(GraphError::Itself(request.request_id.clone()));
+            return Err(GraphError::Itself(field, request.request_id.clone()).at(&request.place));
         }
         if self.requests[other as usize].play_id != request.play_id {
             let (name, other) = pair();
-            return Err(GraphError::OtherPlay(name, other));
+            return Err(GraphError::OtherPlay(field, name, other).at(&request.place));
         }
         Ok(other)
     }

@@ -15,6 +15,6 @@ mod lifecycle;
 mod plays;
 mod source;
 
-pub use graph::{AgenticRequest, Dependency, Graph, GraphError, GraphOrigin, Relation, Trigger};
+pub use graph::{AgenticRequest, Dependency, Graph, GraphError, GraphOrigin, Place, Relation, Trigger};
 pub use ids::{HashIds, IdSink, IdStore, ReadAt};
 pub use source::{AgenticSource, GraphSummary};

@@ -11,7 +11,7 @@ use crate::types::{SimTime, Tokens};
 use super::super::prompt::{PromptRef, PromptStore};
 use super::super::record::{AgenticIdentity, Terminal};
 use super::super::source::{PlayFailure, Trajectory};
-use super::graph::{AgenticRequest, Graph, GraphError, Relation, Trigger};
+use super::graph::{AgenticRequest, Graph, GraphError, Place, Relation, Trigger};
 use super::ids::{Away, HashIds};
 use super::lifecycle::Named;
 
@@ -119,16 +119,21 @@ impl Plays {
     /// [`GraphError`] names the request that cannot be played.
     pub(super) fn take(graph: &mut Graph, prompts: &mut PromptStore) -> Result<Self, GraphError> {
         let links = links(graph)?;
+        check_cycles(graph, &links)?;
         let mut plays = Self::default();
         let requests = std::mem::take(&mut graph.requests);
         let ordinals = plays.add(requests, links, prompts);
-        plays.check_cycles()?;
         plays.order(&ordinals, graph.rules)?;
         Ok(plays)
     }
 
-    /// Returns the position that the trace gives to each play.
-    fn add(&mut self, requests: Vec<AgenticRequest>, links: Links, prompts: &mut PromptStore) -> Vec<Option<u64>> {
+    /// Returns the position that the trace gives to each play, and where it does.
+    fn add(
+        &mut self,
+        requests: Vec<AgenticRequest>,
+        links: Links,
+        prompts: &mut PromptStore,
+    ) -> Vec<(Option<u64>, Place)> {
         let mut ordinals = Vec::new();
         let mut plays: HashMap<String, u32, FxBuildHasher> = HashMap::default();
         let mut sessions: HashMap<String, (u32, u32), FxBuildHasher> = HashMap::default();
@@ -138,7 +143,7 @@ impl Plays {
             let root = request.dependencies.is_empty();
             let play = *plays.entry(request.play_id).or_insert_with_key(|name| {
                 self.plays.push(Play::new(name));
-                ordinals.push(request.source_play_ordinal);
+                ordinals.push((request.source_play_ordinal, request.place.clone()));
                 number(self.plays.len() - 1)
             });
             self.plays[play as usize].join(at, root, ready);
@@ -172,35 +177,17 @@ impl Plays {
         ordinals
     }
 
-    /// Takes away what can be played, again and again; what is left is a ring or waits for one.
-    fn check_cycles(&self) -> Result<(), GraphError> {
-        let mut missing: Vec<u32> = self.nodes.iter().map(|node| node.missing).collect();
-        let mut free: Vec<usize> = (0..missing.len()).filter(|&at| missing[at] == 0).collect();
-        while let Some(at) = free.pop() {
-            for waiter in &self.nodes[at].waiters {
-                let left = &mut missing[waiter.node as usize];
-                *left -= 1;
-                if *left == 0 {
-                    free.push(waiter.node as usize);
-                }
-            }
-        }
-        match missing.iter().position(|&left| left > 0) {
-            Some(at) => Err(GraphError::Cycle(self.nodes[at].request_id.to_string())),
-            None => Ok(()),
-        }
-    }
-
     /// Plays in the order in which lanes take them: by the positions that the trace gives, else by name; with the rules of
     /// 1.4.2 as they are.
-    fn order(&mut self, ordinals: &[Option<u64>], rules: Semantics) -> Result<(), GraphError> {
+    fn order(&mut self, ordinals: &[(Option<u64>, Place)], rules: Semantics) -> Result<(), GraphError> {
         let mut order: Vec<usize> = (0..self.plays.len()).collect();
-        if ordinals.iter().any(Option::is_some) {
-            order.sort_by_key(|&play| ordinals[play]);
+        if ordinals.iter().any(|(ordinal, _)| ordinal.is_some()) {
+            order.sort_by_key(|&play| ordinals[play].0);
             for (expected, &play) in (0..).zip(&order) {
-                if ordinals[play] != Some(expected) {
-                    let found = ordinals[play].map_or_else(|| "missing".to_owned(), |found| found.to_string());
-                    return Err(GraphError::Ordinal(self.plays[play].name.to_string(), found));
+                let (found, place) = &ordinals[play];
+                if *found != Some(expected) {
+                    let found = found.map_or_else(|| "missing".to_owned(), |found| found.to_string());
+                    return Err(GraphError::Ordinal(self.plays[play].name.to_string(), found).at(place));
                 }
             }
         } else if rules == Semantics::V1_6_1 {
@@ -374,4 +361,30 @@ fn links(graph: &Graph) -> Result<Links, GraphError> {
         }
     }
     Ok(Links { waiters, parents })
+}
+
+/// Takes away what can be played, again and again; what is left is a ring or waits for one.
+fn check_cycles(graph: &Graph, links: &Links) -> Result<(), GraphError> {
+    let mut missing: Vec<usize> = graph
+        .requests
+        .iter()
+        .map(|request| request.dependencies.len())
+        .collect();
+    let mut free: Vec<usize> = (0..missing.len()).filter(|&at| missing[at] == 0).collect();
+    while let Some(at) = free.pop() {
+        for waiter in &links.waiters[at] {
+            let left = &mut missing[waiter.node as usize];
+            *left -= 1;
+            if *left == 0 {
+                free.push(waiter.node as usize);
+            }
+        }
+    }
+    match missing.iter().position(|&left| left > 0) {
+        Some(at) => {
+            let request = &graph.requests[at];
+            Err(GraphError::Cycle(graph.waiting_field(), request.request_id.clone()).at(&request.place))
+        }
+        None => Ok(()),
+    }
 }

@@ -295,7 +295,7 @@ impl Source for AgenticSource {
 
 #[cfg(test)]
 mod tests {
-    use super::super::graph::{AgenticRequest, Dependency, Relation};
+    use super::super::graph::{AgenticRequest, Dependency, Place, Relation};
     use super::super::ids::tests::Shared;
     use super::*;
 
@@ -445,18 +445,50 @@ mod tests {
     }
 
     #[test]
-    fn graphs_that_cannot_be_played_name_the_request() {
-        let error = |graph: &[AgenticRequest]| source(graph, None).unwrap_err();
-        let ring = [request("a", &["b"]), request("b", &["a"])];
-        assert_eq!(error(&ring), GraphError::Cycle("a".into()));
-        assert_eq!(
-            error(&[request("a", &["x"])]),
-            GraphError::Unknown("a".into(), "x".into())
-        );
-        assert_eq!(error(&[request("a", &["a"])]), GraphError::Itself("a".into()));
-        assert_eq!(
-            error(&[request("a", &[]), request("a", &[])]),
-            GraphError::Duplicate("a".into())
-        );
+    fn graphs_that_cannot_be_played_name_line_field_and_request() {
+        let said = |mut graph: Vec<AgenticRequest>| {
+            for (line, request) in (2..).zip(&mut graph) {
+                request.place = Place { file: "t".into(), line };
+            }
+            source(&graph, None).unwrap_err().to_string()
+        };
+        let other_play = AgenticRequest {
+            play_id: "q".into(),
+            ..request("b", &["a"])
+        };
+        for (graph, expected) in [
+            (
+                vec![request("a", &["b"]), request("b", &["a"])],
+                "t, line 2: request a waits for itself through others (a cycle); expected dependencies",
+            ),
+            (
+                vec![request("b", &[]), request("a", &["x"])],
+                "t, line 3: dependencies of request a names x, expected the request_id of a line of this trace",
+            ),
+            (
+                vec![request("a", &["a"])],
+                "t, line 2: dependencies of request a names the request itself",
+            ),
+            (
+                vec![request("a", &[]), request("a", &[])],
+                "t, line 3: request_id is a, as in t, line 2; expected a name of its own",
+            ),
+            (
+                vec![request("a", &[]), other_play],
+                "t, line 3: dependencies of request b names a, which is in another play",
+            ),
+            (
+                vec![AgenticRequest {
+                    source_play_ordinal: Some(1),
+                    ..request("a", &[])
+                }],
+                "t, line 2: source_play_ordinal of play  is 1",
+            ),
+        ] {
+            let found = said(graph);
+            assert!(found.starts_with(expected), "{found}");
+        }
+        let unplaced = source(&[request("a", &["a"])], None).unwrap_err();
+        assert_eq!(unplaced, GraphError::Itself("dependencies", "a".into()));
     }
 }

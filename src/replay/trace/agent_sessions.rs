@@ -18,6 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::engine::Semantics;
 
 use super::super::agentic::{AgenticRequest, Dependency, Graph, GraphOrigin, IdStore, Relation, Trigger};
+use super::line::TraceError;
 use super::request_trace::{Call, Found, SCHEMA};
 
 /// Requests in the order of their begin, end and name, each with its session, and the tool calls between them.
@@ -34,8 +35,8 @@ impl AgentTrace {
     /// The graph by the rules of a release.
     ///
     /// # Errors
-    /// What is wrong, with the names of requests and sessions.
-    pub(super) fn graph(self, rules: Semantics) -> Result<Graph, String> {
+    /// [`TraceError`] names the line, the field, and requests and sessions.
+    pub(super) fn graph(self, rules: Semantics) -> Result<Graph, TraceError> {
         let models: BTreeSet<String> = self.found.iter().map(|found| model(found).to_owned()).collect();
         let origin = GraphOrigin {
             format: SCHEMA.into(),
@@ -73,6 +74,7 @@ fn request(found: Found, dependencies: Vec<Dependency>, play_id: String, first: 
         },
         model: model(&found).to_owned(),
         request_id: found.request_id,
+        place: found.place,
         session_id: found.agent.map(|agent| agent.session_id).unwrap_or_default(),
         play_id,
         hash_ids: found.hash_ids,
@@ -113,7 +115,7 @@ impl Wait {
 }
 
 impl<'a> Sessions<'a> {
-    fn new(found: &'a [Found]) -> Result<Self, String> {
+    fn new(found: &'a [Found]) -> Result<Self, TraceError> {
         let mut sessions = Self {
             found,
             members: BTreeMap::new(),
@@ -131,9 +133,12 @@ impl<'a> Sessions<'a> {
             if let Some(parent) = parent {
                 let known = *sessions.parents.entry(session).or_insert(parent);
                 if known != parent {
-                    return Err(format!(
-                        "session {session} has two parents, {known} and {parent}; expected the same parent_session_id in each of \
-                         its requests"
+                    return Err(sessions.wrong(
+                        at,
+                        format!(
+                            "agent_context.parent_session_id is {parent}, expected {known}, as in a request before of session \
+                             {session}"
+                        ),
                     ));
                 }
             }
@@ -141,12 +146,17 @@ impl<'a> Sessions<'a> {
         Ok(sessions)
     }
 
+    /// Something is wrong with a request.
+    fn wrong(&self, at: usize, what: String) -> TraceError {
+        TraceError::at(&self.found[at].place, what)
+    }
+
     fn session(&self, at: usize) -> &'a str {
         self.found[at].agent.as_ref().map_or("", |agent| &agent.session_id)
     }
 
     /// What each request waits for.
-    fn edges(&self, calls: &[Call], rules: Semantics) -> Result<Vec<Vec<Dependency>>, String> {
+    fn edges(&self, calls: &[Call], rules: Semantics) -> Result<Vec<Vec<Dependency>>, TraceError> {
         let mut waits: Vec<Vec<Wait>> = vec![Vec::new(); self.found.len()];
         for members in self.members.values() {
             for step in members.windows(2) {
@@ -166,9 +176,11 @@ impl<'a> Sessions<'a> {
                 if rules == Semantics::V1_4_2 {
                     continue;
                 }
-                return Err(format!(
-                    "session {child} has the parent {parent}, of which there is no request in the trace"
-                ));
+                let what = format!(
+                    "agent_context.parent_session_id of session {child} is {parent}, of which there is no request in the \
+                     trace; expected a session with some"
+                );
+                return Err(self.wrong(self.members[child][0], what));
             };
             if let Some(call) = explicit.get(child) {
                 self.called(call, (child, parent), rules, &mut waits)?;
@@ -184,63 +196,81 @@ impl<'a> Sessions<'a> {
     }
 
     /// Tool calls by the session that they ran.
-    fn calls<'c>(&self, calls: &'c [Call]) -> Result<BTreeMap<&'c str, &'c Call>, String> {
+    fn calls<'c>(&self, calls: &'c [Call]) -> Result<BTreeMap<&'c str, &'c Call>, TraceError> {
         let mut explicit = BTreeMap::new();
         for call in calls {
             let (name, claude) = (&call.name, &call.claude);
             if !["blocking", "background"].contains(&claude.execution_mode.as_str()) {
                 let mode = &claude.execution_mode;
-                return Err(format!(
-                    "execution_mode of tool call {name} is {mode}, expected blocking or background"
-                ));
+                return Err(call.wrong(format!(
+                    "tool.claude.execution_mode of tool call {name} is {mode}, expected blocking or background"
+                )));
             }
-            for request in [Some(&claude.source_request_id), claude.consumer_request_id.as_ref()]
-                .into_iter()
-                .flatten()
-            {
+            for (field, request) in [
+                ("source_request_id", Some(&claude.source_request_id)),
+                ("consumer_request_id", claude.consumer_request_id.as_ref()),
+            ] {
+                let Some(request) = request else { continue };
                 let Some(&at) = self.by_name.get(request.as_str()) else {
-                    return Err(format!(
-                        "tool call {name} names request {request}, which is not in the trace"
-                    ));
+                    return Err(call.wrong(format!(
+                        "tool.claude.{field} of tool call {name} is {request}, expected a request of the trace"
+                    )));
                 };
                 let (found, own) = (self.session(at), &call.session);
                 if found != own {
-                    return Err(format!(
-                        "tool call {name} of session {own} names request {request}, which belongs to session {found}"
-                    ));
+                    return Err(call.wrong(format!(
+                        "tool.claude.{field} of tool call {name} is {request}, which belongs to session {found}; expected a \
+                         request of session {own}"
+                    )));
                 }
             }
             let child = claude.child_session_id.as_deref();
             if let Some(child) = child.filter(|child| self.members.contains_key(child))
                 && explicit.insert(child, call).is_some()
             {
-                return Err(format!("two tool calls ran session {child}, expected one"));
+                return Err(call.wrong(format!(
+                    "tool.claude.child_session_id is {child}, which another tool call ran; expected one call for each session"
+                )));
             }
         }
         Ok(explicit)
     }
 
     /// Dependencies that the exporter knew; pairs of sessions that they link.
-    fn given(&self, waits: &mut [Vec<Wait>]) -> Result<BTreeSet<(&'a str, &'a str)>, String> {
+    fn given(&self, waits: &mut [Vec<Wait>]) -> Result<BTreeSet<(&'a str, &'a str)>, TraceError> {
         let mut linked = BTreeSet::new();
         for (at, request) in self.found.iter().enumerate() {
             for edge in &request.dependencies {
                 let (name, other) = (&request.request_id, &edge.request_id);
                 let Some(&before) = self.by_name.get(other.as_str()) else {
-                    return Err(format!(
-                        "request {name} depends on {other}, which is in no shard of the trace"
+                    return Err(self.wrong(
+                        at,
+                        format!(
+                            "request.replay.dependencies of request {name} names {other}, which is in no shard; expected a \
+                             request of the trace"
+                        ),
                     ));
                 };
                 if self.found[before].start > request.start {
-                    return Err(format!("request {name} depends on {other}, which began later"));
+                    return Err(self.wrong(
+                        at,
+                        format!(
+                            "request.replay.dependencies of request {name} names {other}, which began later; expected requests \
+                             that began before"
+                        ),
+                    ));
                 }
                 if self.session(before) != self.session(at) {
                     linked.insert(pair(self.session(before), self.session(at)));
                 }
                 if !edge.relation.can_wait_for(edge.trigger) {
                     let (relation, trigger) = (edge.relation, edge.trigger);
-                    return Err(format!(
-                        "request {name} depends on {other} as {relation:?} of a {trigger:?}, expected a completion"
+                    return Err(self.wrong(
+                        at,
+                        format!(
+                            "request.replay.dependencies of request {name} names {other} as {relation:?} of a {trigger:?}, \
+                             expected a completion"
+                        ),
                     ));
                 }
                 let wait = Wait {
@@ -260,7 +290,7 @@ impl<'a> Sessions<'a> {
         (child, parent): (&str, &str),
         rules: Semantics,
         waits: &mut [Vec<Wait>],
-    ) -> Result<(), String> {
+    ) -> Result<(), TraceError> {
         let members = &self.members[child];
         let of_parent = |request: &str| {
             let at = self.by_name[request];
@@ -268,9 +298,9 @@ impl<'a> Sessions<'a> {
                 return Ok(at);
             }
             let name = &call.name;
-            Err(format!(
-                "tool call {name} ran session {child} and names request {request}, which is not of its parent {parent}"
-            ))
+            Err(call.wrong(format!(
+                "tool call {name} ran session {child} and names request {request}, expected one of its parent {parent}"
+            )))
         };
         let spawner = of_parent(&call.claude.source_request_id)?;
         add(
@@ -326,7 +356,7 @@ impl<'a> Sessions<'a> {
 
     /// Each wait as long as it was recorded.
     #[allow(clippy::cast_precision_loss)]
-    fn each_wait(&self, at: usize, waits: &[Wait]) -> Result<Vec<Dependency>, String> {
+    fn each_wait(&self, at: usize, waits: &[Wait]) -> Result<Vec<Dependency>, TraceError> {
         let found = &self.found[at];
         let dependency = |wait: &Wait| {
             let before = &self.found[wait.other];
@@ -336,9 +366,12 @@ impl<'a> Sessions<'a> {
             };
             if found.start < since && !wait.given {
                 let (name, other, early) = (&found.request_id, &before.request_id, since - found.start);
-                return Err(format!(
-                    "request {name} began {early} ms before the end of {other}, for which it has to wait; requests of one \
-                     session must not overlap"
+                return Err(self.wrong(
+                    at,
+                    format!(
+                        "request {name} began {early} ms before the end of {other}, for which it has to wait; requests of one \
+                         session must not overlap"
+                    ),
                 ));
             }
             Ok(Dependency {
@@ -363,6 +396,12 @@ impl<'a> Sessions<'a> {
             relation: wait.relation,
         };
         waits.iter().map(dependency).collect()
+    }
+}
+
+impl Call {
+    fn wrong(&self, what: String) -> TraceError {
+        TraceError::at(&self.place, what)
     }
 }
 

@@ -14,33 +14,10 @@ use crate::engine::Semantics;
 use crate::types::Tokens;
 
 use super::super::agentic::{AgenticRequest, Dependency, Graph, GraphOrigin, IdSink, IdStore, Relation, Trigger};
-use super::line::{Kind, Lines, TraceError, spooling};
+use super::line::{Lines, TraceError, spooling};
+use super::mooncake::ALIASES;
 
 const SCHEMA: &str = "dynamo.agentic_mooncake";
-
-const FIELDS: [(&str, Kind); 21] = [
-    ("request_id", Kind::Text),
-    ("session_id", Kind::Text),
-    ("play_id", Kind::Text),
-    ("input_length", Kind::Count),
-    ("input_tokens", Kind::Count),
-    ("output_length", Kind::Count),
-    ("output_tokens", Kind::Count),
-    ("output_token_ids", Kind::Counts),
-    ("hash_ids", Kind::Ids),
-    ("model", Kind::Text),
-    ("timestamp", Kind::Number),
-    ("created_time", Kind::Number),
-    ("not_before_ms", Kind::Number),
-    ("recorded_api_time_ms", Kind::Number),
-    ("delay", Kind::Number),
-    ("delay_ms", Kind::Number),
-    ("tool_wait_ms", Kind::Number),
-    ("wait_for", Kind::Texts),
-    ("priority", Kind::Signed),
-    ("strict_priority", Kind::Count),
-    ("policy_class", Kind::Text),
-];
 
 #[derive(Deserialize)]
 struct Header {
@@ -131,7 +108,7 @@ pub fn read<R: BufRead>(
                 continue;
             }
         }
-        let mut row: Row = lines.parse(&FIELDS)?;
+        let mut row: Row = lines.parse(&ALIASES)?;
         let hash_ids = row.hash_ids.take();
         row.blocks = hash_ids.as_ref().map(Vec::len);
         let mut request = match graph.rules {
@@ -226,6 +203,7 @@ impl Row {
             priority: self.priority.unwrap_or(0),
             strict_priority: self.strict_priority.unwrap_or(0),
             policy_class: self.policy_class.clone(),
+            place: lines.place(),
             request_id,
             ..AgenticRequest::default()
         })
@@ -317,6 +295,7 @@ mod tests {
 
     #[test]
     fn every_refusal_names_line_and_field() {
+        let below = |field: &str| format!("{HEADER}\n{{{ROW},{field}}}");
         for (text, expected) in [
             (format!("{HEADER}\n{{{ROW}}}"), "t, line 2: play_id is missing"),
             (
@@ -325,7 +304,7 @@ mod tests {
             ),
             (
                 format!(r#"{{{ROW},"wait_for":"b"}}"#),
-                "t, line 1: wait_for is \"b\", expected an array of strings",
+                "t, line 1: wait_for is \"b\", expected an array",
             ),
             (
                 format!(r#"{{{ROW},"input_length":513}}"#),
@@ -339,6 +318,22 @@ mod tests {
             (
                 format!(r#"{{{ROW},"timestamp":"x"}}"#),
                 "t, line 1: timestamp is \"x\", expected a number",
+            ),
+            (
+                below(r#""dependencies":5"#),
+                "t, line 2: dependencies is 5, expected an array",
+            ),
+            (
+                below(r#""dependencies":[{"request_id":"a","trigger":"zz"}]"#),
+                "t, line 2: dependencies[0].trigger is \"zz\", expected dispatch or completion",
+            ),
+            (
+                below(r#""dependencies":[{"request_id":"a","trigger":"dispatch","relation":"spawn"}]"#),
+                "t, line 2: dependencies[0].delay_ms is missing",
+            ),
+            (
+                HEADER.replace(r#"{"format":"f","digest":"d"}"#, "5"),
+                "t, line 1: source is 5, expected an object",
             ),
             (HEADER.replace('2', "3"), "t, line 1: the header's schema and version"),
             (HEADER.to_owned(), "t: no requests in the trace"),

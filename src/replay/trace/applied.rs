@@ -6,22 +6,15 @@ use std::io::BufRead;
 
 use serde::Deserialize;
 
+use crate::plain_words::number;
+
 use super::super::sessions::{SessionTrace, TurnSpec};
-use super::line::{Kind, Lines, MAX_MS, TraceError};
+use super::line::{Lines, MAX_MS, TraceError};
 use super::place::{LineNumbers, Offsets, Rewind};
 use super::turn_file::{FoundTurn, TurnFile};
 
 /// What sessions are called, before their number.
 const LABEL: &str = "applied_compute_agentic_session_";
-
-const FIELDS: [(&str, Kind); 6] = [
-    ("num_turns", Kind::Count),
-    ("input_prompt_length", Kind::Count),
-    ("assistant_response_length", Kind::Counts),
-    ("tool_call_output_length", Kind::Counts),
-    ("tool_call_latency", Kind::Numbers),
-    ("final_assistant_response_length", Kind::Count),
-];
 
 /// Ids of groups have this bit, fresh ones do not.
 const OF_GROUPS: u64 = 1 << 63;
@@ -65,7 +58,7 @@ impl Session {
         (block_tokens, prefix): (u32, SharedPrefix),
         (number, fresh): (u64, u64),
     ) -> Result<Self, TraceError> {
-        let row: Row = lines.parse(&FIELDS)?;
+        let row: Row = lines.parse(&[])?;
         check(lines, &row)?;
         let mut input_tokens = row.input_prompt_length;
         let grouped = prefix.ratio > 0.0 && prefix.groups > 0;
@@ -287,7 +280,8 @@ fn check<R: BufRead>(lines: &Lines<R>, row: &Row) -> Result<(), TraceError> {
     let latencies = row.tool_call_latency.iter();
     match latencies.copied().find(|latency| !(0.0..=longest).contains(latency)) {
         Some(latency) => Err(lines.wrong(format!(
-            "tool_call_latency holds {latency}, expected seconds from 0 to {longest:e}"
+            "tool_call_latency holds {}, expected seconds from 0 to {longest:e}",
+            number(latency)
         ))),
         None => Ok(()),
     }

@@ -2,12 +2,15 @@
 
 use std::io::{self, BufRead, Read};
 use std::path::Path;
+use std::sync::Arc;
 
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 
+use super::super::agentic::Place;
 use super::place::Rewind;
+use crate::plain_words::{number, plain};
 
 /// Longest line, bytes.
 const MAX_LINE: u64 = 64 << 20;
@@ -21,6 +24,9 @@ pub(crate) const MAX_MS: f64 = 4e12;
 
 /// What a file may begin with before its first character.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// What text in UTF-16 begins with.
+const UTF_16_MARKS: [&[u8]; 2] = [b"\xff\xfe", b"\xfe\xff"];
 
 /// Why a trace cannot be replayed. Names file and line.
 #[derive(Debug, thiserror::Error)]
@@ -53,68 +59,21 @@ pub enum TraceError {
     },
 }
 
-/// Kind of a field's value, for messages.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Kind {
-    /// A whole number from 0 on, below 2^32.
-    Count,
-    /// Any number.
-    Number,
-    Text,
-    /// Whole numbers from 0 on.
-    Ids,
-    /// Whole numbers from 0 on, below 2^32.
-    Counts,
-    /// A whole number of 32 bits with a sign.
-    Signed,
-    /// Texts.
-    Texts,
-    /// Numbers.
-    Numbers,
-}
-
-impl Kind {
-    fn expected(self) -> &'static str {
-        match self {
-            Self::Count => "a whole number from 0 to 4294967295",
-            Self::Number => "a number",
-            Self::Text => "a string",
-            Self::Ids => "an array of whole numbers from 0 on",
-            Self::Counts => "an array of whole numbers from 0 to 4294967295",
-            Self::Signed => "a whole number of 32 bits",
-            Self::Texts => "an array of strings",
-            Self::Numbers => "an array of numbers",
+impl TraceError {
+    /// Something is wrong with what stands at a place.
+    pub(crate) fn at(place: &Place, what: String) -> Self {
+        Self::Line {
+            file: place.file.to_string(),
+            line: place.line,
+            what,
         }
     }
-
-    fn fits(self, value: &Value) -> bool {
-        let count = |value: &Value| value.as_u64().is_some_and(|count| u32::try_from(count).is_ok());
-        let all = |test: fn(&Value) -> bool| value.as_array().is_some_and(|items| items.iter().all(test));
-        value.is_null()
-            || match self {
-                Self::Count => count(value),
-                Self::Number => value.is_number(),
-                Self::Text => value.is_string(),
-                Self::Ids => all(Value::is_u64),
-                Self::Counts => all(count),
-                Self::Signed => value.as_i64().is_some_and(|number| i32::try_from(number).is_ok()),
-                Self::Texts => all(Value::is_string),
-                Self::Numbers => all(Value::is_number),
-            }
-    }
-}
-
-/// What is wrong, without the place within the text.
-pub(super) fn placeless(error: &serde_json::Error) -> String {
-    let text = error.to_string();
-    let end = text.rfind(" at line ").unwrap_or(text.len());
-    text[..end].to_owned()
 }
 
 /// The non-blank lines of a file, with their numbers.
 #[derive(Debug)]
 pub struct Lines<R> {
-    file: String,
+    file: Arc<str>,
     reader: R,
     number: u64,
     /// Byte at which the line begins, and the one behind it.
@@ -125,7 +84,7 @@ pub struct Lines<R> {
 
 impl<R: BufRead> Lines<R> {
     /// Lines of `reader`; `file` is its name in messages.
-    pub fn new(file: impl Into<String>, reader: R) -> Self {
+    pub fn new(file: impl Into<Arc<str>>, reader: R) -> Self {
         Self {
             file: file.into(),
             reader,
@@ -146,6 +105,14 @@ impl<R: BufRead> Lines<R> {
         self.number
     }
 
+    /// Where the line read last is.
+    pub(crate) fn place(&self) -> Place {
+        Place {
+            file: Arc::clone(&self.file),
+            line: self.number,
+        }
+    }
+
     /// Byte at which the line read last begins.
     pub(crate) fn begin(&self) -> u64 {
         self.begin
@@ -164,6 +131,9 @@ impl<R: BufRead> Lines<R> {
             self.number += 1;
             self.begin = self.end;
             self.end += read as u64;
+            if self.begin == 0 && UTF_16_MARKS.iter().any(|mark| self.text.starts_with(mark)) {
+                return Err(self.wrong("text in UTF-16, expected UTF-8; convert the file first"));
+            }
             if self.begin == 0 && self.text.starts_with(BYTE_ORDER_MARK) {
                 self.text.drain(..BYTE_ORDER_MARK.len());
             }
@@ -176,13 +146,13 @@ impl<R: BufRead> Lines<R> {
         }
     }
 
-    /// The line as a `T`; `fields` are the fields that it reads and what each has to be.
-    pub(crate) fn parse<T: DeserializeOwned>(&self, fields: &[(&str, Kind)]) -> Result<T, TraceError> {
+    /// The line as a `T`; `aliases` are fields that have two names.
+    pub(crate) fn parse<T: DeserializeOwned>(&self, aliases: &[(&str, &str)]) -> Result<T, TraceError> {
         // An array would pass as a struct, field by field.
         if self.text.trim_ascii_start().first() == Some(&b'[') {
             return Err(self.wrong("expected a JSON object"));
         }
-        serde_json::from_slice(&self.text).map_err(|error| self.diagnose(fields, &error))
+        serde_json::from_slice(&self.text).map_err(|error| self.diagnose::<T>(aliases, &error))
     }
 
     /// Whether the line, which has to be JSON, is an object.
@@ -204,36 +174,37 @@ impl<R: BufRead> Lines<R> {
     /// A part of the line as a `T`; errors name the path of the field within it.
     pub(crate) fn read_part<'a, T: Deserialize<'a>>(&self, part: &'a str) -> Result<T, TraceError> {
         let mut json = serde_json::Deserializer::from_str(part);
-        let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
-            let syntax = error.inner().is_syntax() || error.inner().is_eof();
-            self.wrong(if syntax {
-                format!("not JSON: {error}")
-            } else {
-                error.to_string()
-            })
-        })?;
+        let value = serde_path_to_error::deserialize(&mut json).map_err(|error| self.misfit(&error))?;
         json.end().map_err(|error| self.wrong(format!("not JSON: {error}")))?;
         Ok(value)
     }
 
-    fn diagnose(&self, fields: &[(&str, Kind)], error: &serde_json::Error) -> TraceError {
-        let Ok(value) = serde_json::from_slice::<Value>(&self.text) else {
-            return self.wrong(format!("not JSON: {error}"));
-        };
-        let Value::Object(row) = value else {
-            return self.wrong("expected a JSON object");
-        };
-        for (field, kind) in fields {
-            if let Some(found) = row.get(*field).filter(|found| !kind.fits(found)) {
-                let mut found = found.to_string();
-                if let Some((end, _)) = found.char_indices().nth(60) {
-                    found.truncate(end);
-                    found.push_str("...");
-                }
-                return self.wrong(format!("{field} is {found}, expected {}", kind.expected()));
-            }
+    /// What is wrong with a line that is no `T`: read once more, now with an eye on the path.
+    fn diagnose<T: DeserializeOwned>(&self, aliases: &[(&str, &str)], error: &serde_json::Error) -> TraceError {
+        let row: Value = serde_json::from_slice(&self.text).unwrap_or_default();
+        let twice = aliases
+            .iter()
+            .find(|(name, alias)| row.get(name).is_some() && row.get(alias).is_some());
+        if let Some((name, alias)) = twice {
+            return self.wrong(format!(
+                "{name} and {alias} are two names of one field; give one of them"
+            ));
         }
-        self.wrong(placeless(error))
+        let mut json = serde_json::Deserializer::from_slice(&self.text);
+        match serde_path_to_error::deserialize::<_, T>(&mut json) {
+            Err(error) => self.misfit(&error),
+            // What is wrong stands behind it.
+            Ok(_) => self.wrong(format!("not JSON: {error}")),
+        }
+    }
+
+    fn misfit(&self, error: &serde_path_to_error::Error<serde_json::Error>) -> TraceError {
+        let inner = error.inner();
+        self.wrong(if inner.is_syntax() || inner.is_eof() {
+            format!("not JSON: {inner}")
+        } else {
+            plain(&error.path().to_string(), &inner.to_string())
+        })
     }
 
     /// Whether a length in tokens is one that can be replayed.
@@ -249,7 +220,10 @@ impl<R: BufRead> Lines<R> {
         if ms.abs() <= MAX_MS {
             return Ok(());
         }
-        Err(self.wrong(format!("{field} is {ms}, expected ms from -{MAX_MS:e} to {MAX_MS:e}")))
+        Err(self.wrong(format!(
+            "{field} is {}, expected ms from -{MAX_MS:e} to {MAX_MS:e}",
+            number(ms)
+        )))
     }
 
     /// Whether a wait, in ms, is one that can be waited for.
@@ -257,7 +231,7 @@ impl<R: BufRead> Lines<R> {
         if (0.0..=MAX_MS).contains(&ms) {
             return Ok(());
         }
-        Err(self.wrong(format!("{field} is {ms}, expected ms from 0 to {MAX_MS:e}")))
+        Err(self.wrong(format!("{field} is {}, expected ms from 0 to {MAX_MS:e}", number(ms))))
     }
 
     /// The line that was read last is not the one that was there before.
@@ -273,14 +247,19 @@ impl<R: BufRead> Lines<R> {
             io::ErrorKind::InvalidData,
             io::ErrorKind::UnexpectedEof,
         ];
-        if packed && damaged.contains(&source.kind()) {
+        if damaged.contains(&source.kind()) {
+            let why = if packed {
+                "its name ends in .gz; rename it if it is not packed"
+            } else {
+                "its first bytes say"
+            };
             return self.wrong_file(format!(
-                "it is no whole gzip file ({source} after line {}), as its name ends in .gz; rename it if it is not packed",
+                "it is no whole gzip file ({source} after line {}), as {why}",
                 self.number
             ));
         }
         TraceError::Io {
-            file: self.file.clone(),
+            file: self.file.to_string(),
             source,
         }
     }
@@ -288,7 +267,7 @@ impl<R: BufRead> Lines<R> {
     /// An error at this line.
     pub(crate) fn wrong(&self, what: impl Into<String>) -> TraceError {
         TraceError::Line {
-            file: self.file.clone(),
+            file: self.file.to_string(),
             line: self.number,
             what: what.into(),
         }
@@ -297,7 +276,7 @@ impl<R: BufRead> Lines<R> {
     /// An error of the whole file.
     pub(crate) fn wrong_file(&self, what: impl Into<String>) -> TraceError {
         TraceError::File {
-            file: self.file.clone(),
+            file: self.file.to_string(),
             what: what.into(),
         }
     }
@@ -333,22 +312,40 @@ mod tests {
     fn a_bad_line_names_file_line_field_and_what_was_expected() {
         #[derive(Debug, serde::Deserialize)]
         struct Row {
-            #[serde(rename = "input_length")]
+            #[serde(rename = "input_length", alias = "input_tokens")]
             _input_length: u32,
         }
-        let mut lines = Lines::new("t.jsonl", &b"\n{\"input_length\": -3}\n[1]\n{"[..]);
-        let fields = [("input_length", Kind::Count)];
+        let mut lines = Lines::new(
+            "t.jsonl",
+            &b"\n{\"input_length\": -3}\n[1]\n{\"input_length\": 1, \"input_tokens\": 2}\n{\"input_length\": 1} x\n{"[..],
+        );
+        let aliases = [("input_length", "input_tokens")];
         let mut error = || {
             assert!(lines.advance().unwrap());
-            lines.parse::<Row>(&fields).unwrap_err().to_string()
+            lines.parse::<Row>(&aliases).unwrap_err().to_string()
         };
         assert_eq!(
             error(),
             "t.jsonl, line 2: input_length is -3, expected a whole number from 0 to 4294967295"
         );
         assert_eq!(error(), "t.jsonl, line 3: expected a JSON object");
-        assert!(error().starts_with("t.jsonl, line 4: not JSON: "));
+        assert_eq!(
+            error(),
+            "t.jsonl, line 4: input_length and input_tokens are two names of one field; give one of them"
+        );
+        assert!(error().starts_with("t.jsonl, line 5: not JSON: trailing characters"));
+        assert!(error().starts_with("t.jsonl, line 6: not JSON: "));
         assert!(!lines.advance().unwrap());
+    }
+
+    #[test]
+    fn text_in_utf_16_is_called_by_its_name() {
+        let text: Vec<u8> = "\u{feff}{}".encode_utf16().flat_map(u16::to_le_bytes).collect();
+        let error = Lines::new("t", &text[..]).advance().unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "t, line 1: text in UTF-16, expected UTF-8; convert the file first"
+        );
     }
 
     #[test]

@@ -23,29 +23,21 @@ use rand::{Rng, SeedableRng};
 use rustc_hash::FxBuildHasher;
 use serde::Deserialize;
 
+use crate::plain_words::number;
 use crate::types::Tokens;
 
 use super::super::sessions::{SessionTrace, TurnSpec};
-use super::line::{Kind, Lines, MAX_MS, TraceError};
+use super::line::{Lines, MAX_MS, TraceError};
 
 /// Seed of answers that a trace does not give, together with the line, so that continuations are the same in every run.
 const ANSWER_SEED: u64 = 0xD37A_0A7E_5EED;
 
-const FIELDS: [(&str, Kind); 14] = [
-    ("session_id", Kind::Text),
-    ("input_length", Kind::Count),
-    ("input_tokens", Kind::Count),
-    ("output_length", Kind::Count),
-    ("output_tokens", Kind::Count),
-    ("output_token_ids", Kind::Counts),
-    ("hash_ids", Kind::Ids),
-    ("timestamp", Kind::Number),
-    ("created_time", Kind::Number),
-    ("delay", Kind::Number),
-    ("delay_ms", Kind::Number),
-    ("priority", Kind::Signed),
-    ("strict_priority", Kind::Count),
-    ("policy_class", Kind::Text),
+/// Fields that have two names.
+pub(super) const ALIASES: [(&str, &str); 4] = [
+    ("input_length", "input_tokens"),
+    ("output_length", "output_tokens"),
+    ("timestamp", "created_time"),
+    ("delay", "delay_ms"),
 ];
 
 #[derive(Deserialize)]
@@ -118,7 +110,7 @@ impl<R: BufRead> MooncakeRows<R> {
 
     /// The row in the line that was read last.
     pub(super) fn row(&self) -> Result<MooncakeRow, TraceError> {
-        let row: Row = self.lines.parse(&FIELDS)?;
+        let row: Row = self.lines.parse(&ALIASES)?;
         let turn = turn(&self.lines, &row, self.options)?;
         Ok(MooncakeRow {
             session: row.session_id,
@@ -138,7 +130,8 @@ impl<R: BufRead> MooncakeRows<R> {
         if let Some(delay) = row.delay.filter(|delay| *delay != 0.0) {
             let session = session();
             return Err(self.lines.wrong(format!(
-                "delay is {delay} on the first turn of session {session}, expected none or 0"
+                "delay is {} on the first turn of session {session}, expected none or 0",
+                number(delay)
             )));
         }
         if self.options.timed && row.timestamp.is_none() {
@@ -261,7 +254,8 @@ impl MooncakeRow {
             return Ok(delay);
         }
         Err(lines.wrong(format!(
-            "{field} makes a delay of {delay} ms after the turn before, expected ms from 0 to {MAX_MS:e}"
+            "{field} makes a delay of {} ms after the turn before, expected ms from 0 to {MAX_MS:e}",
+            number(delay)
         )))
     }
 }
@@ -346,7 +340,7 @@ mod tests {
             ),
             (
                 r#"{"timestamp":0,"output_length":1,"output_token_ids":[4294967296],"hash_ids":[1]}"#,
-                "line 1: output_token_ids is [4294967296], expected an array of whole numbers from 0 to 4294967295",
+                "line 1: output_token_ids[0] is 4294967296, expected a whole number from 0 to 4294967295",
             ),
             (
                 r#"{"timestamp":0,"delay":5,"output_length":1,"hash_ids":[1]}"#,
@@ -367,11 +361,11 @@ mod tests {
             ("\n \n", "no requests in the trace"),
             (
                 r#"{"timestamp":1e308,"output_length":1,"hash_ids":[1]}"#,
-                "line 1: timestamp is 1000",
+                "line 1: timestamp is 1e308, expected ms from -4e12 to 4e12",
             ),
             (
                 r#"{"timestamp":-1e300,"output_length":1,"hash_ids":[1]}"#,
-                "000, expected ms from -4e12 to 4e12",
+                "timestamp is -1e300, expected ms from -4e12 to 4e12",
             ),
             (
                 &format!("{ok}\n{}", ok.replace(r#""timestamp":10"#, r#""delay":5e12"#)),
@@ -380,6 +374,10 @@ mod tests {
             (
                 r#"{"timestamp":"x","output_length":1,"hash_ids":[1]}"#,
                 "line 1: timestamp is \"x\", expected a number",
+            ),
+            (
+                r#"{"timestamp":0,"created_time":0,"output_length":1,"hash_ids":[1]}"#,
+                "line 1: timestamp and created_time are two names of one field",
             ),
             (
                 r#"{"timestamp":0,"policy_class":3,"output_length":1,"hash_ids":[1]}"#,

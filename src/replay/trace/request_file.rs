@@ -98,9 +98,9 @@ impl<R: Rewind> RequestFile<R> {
             let (_, found) = self.found(later)?;
             let name = found.request_id;
             let shard = self.shard_of(later);
-            return Err(self.shards[shard]
-                .lines
-                .wrong(format!("request_id {name} stands for two requests")));
+            return Err(self.shards[shard].lines.wrong(format!(
+                "request.request_id is {name}, as in a line before; expected a name of its own"
+            )));
         }
         self.order.sort_unstable_by_key(|&row| (key(row).start, key(row).end));
         let Some(&first) = self.order.first() else {

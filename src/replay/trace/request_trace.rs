@@ -11,8 +11,9 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::engine::Semantics;
+use crate::plain_words::number;
 
-use super::super::agentic::{Graph, HashIds, IdSink, IdStore, Relation, Trigger};
+use super::super::agentic::{Graph, HashIds, IdSink, IdStore, Place, Relation, Trigger};
 use super::super::sessions::{SessionTrace, TurnSpec};
 use super::agent_sessions;
 use super::line::{Lines, TraceError, spooling};
@@ -100,6 +101,7 @@ pub(super) struct Claude {
 
 /// A tool call and the session that made it.
 pub(super) struct Call {
+    pub(super) place: Place,
     pub(super) name: String,
     pub(super) session: String,
     pub(super) claude: Claude,
@@ -116,6 +118,7 @@ pub enum RequestTrace {
 
 /// One request.
 pub(super) struct Found {
+    pub(super) place: Place,
     pub(super) request_id: String,
     pub(super) model: Option<String>,
     /// Times, ms of the Unix clock.
@@ -167,7 +170,9 @@ impl RequestTraceReader {
         while let Some(mut found) = self.next_request(&mut lines)? {
             if !self.names.insert(found.request_id.clone()) {
                 let name = &found.request_id;
-                return Err(lines.wrong(format!("request_id {name} stands for two requests")));
+                return Err(lines.wrong(format!(
+                    "request.request_id is {name}, as in a line before; expected a name of its own"
+                )));
             }
             if let HashIds::Here(ids) = std::mem::take(&mut found.hash_ids) {
                 found.hash_ids = self.ids.put(ids).map_err(spooling)?;
@@ -229,12 +234,12 @@ impl RequestTraceReader {
         let replay = request.replay.ok_or_else(|| missing("request.replay"))?;
         let size = replay.trace_block_size;
         if size == 0 {
-            return Err(lines.wrong("trace_block_size is 0, expected at least 1"));
+            return Err(lines.wrong("request.replay.trace_block_size is 0, expected at least 1"));
         }
         if *self.block_tokens.get_or_insert(size) != size {
             let before = self.block_tokens.unwrap_or(0);
             return Err(lines.wrong(format!(
-                "trace_block_size is {size}, expected {before} as before or as --trace-block-size says"
+                "request.replay.trace_block_size is {size}, expected {before} as before or as --trace-block-size says"
             )));
         }
         if request.request_id.trim().is_empty() {
@@ -254,6 +259,7 @@ impl RequestTraceReader {
         lines.check_tokens("request.replay.input_length", input_tokens)?;
         lines.check_tokens("request.output_tokens", output_tokens)?;
         Ok(Found {
+            place: lines.place(),
             request_id: request.request_id,
             model: request.model,
             start,
@@ -302,7 +308,7 @@ impl RequestTraceReader {
             }
         }
         if let Some(took) = tool.duration_ms.filter(|took| !took.is_finite() || *took < 0.0) {
-            return Err(lines.wrong(format!("tool.duration_ms is {took}, expected ms from 0 on")));
+            return Err(lines.wrong(format!("tool.duration_ms is {}, expected ms from 0 on", number(took))));
         }
         let end = tool.ended_at_unix_ms.or(record.event_time_unix_ms);
         if let Some((start, end)) = tool.started_at_unix_ms.zip(end).filter(|(start, end)| end < start) {
@@ -312,6 +318,7 @@ impl RequestTraceReader {
         }
         self.tools += 1;
         self.calls.extend(tool.claude.map(|claude| Call {
+            place: lines.place(),
             name: tool.tool_call_id,
             session: agent.session_id,
             claude,
@@ -339,9 +346,15 @@ impl RequestTraceReader {
         }
         if agents < self.found.len() {
             let plain = self.found.len() - agents;
-            return Err(wrong(format!(
-                "{agents} requests have an agent_context and {plain} have none; replay them as separate traces"
-            )));
+            let first = self.found.iter().find(|found| found.agent.is_none());
+            let place = first.map(|found| found.place.clone()).unwrap_or_default();
+            return Err(TraceError::at(
+                &place,
+                format!(
+                    "agent_context is missing: {agents} requests have an agent_context and {plain} have none; replay them as \
+                     separate traces"
+                ),
+            ));
         }
         let trace = agent_sessions::AgentTrace {
             found: self.found,
@@ -350,7 +363,7 @@ impl RequestTraceReader {
             block_tokens: self.block_tokens.unwrap_or(1),
             ids,
         };
-        Ok(RequestTrace::Agentic(trace.graph(self.rules).map_err(wrong)?))
+        Ok(RequestTrace::Agentic(trace.graph(self.rules)?))
     }
 
     fn independent(self, ids: &IdStore) -> std::io::Result<SessionTrace> {
@@ -409,11 +422,11 @@ mod tests {
         for (text, expected) in [
             (
                 good.replace(r#""input_length":4"#, r#""input_length":"x""#),
-                "request.replay.input_length: invalid type",
+                "request.replay.input_length is \"x\", expected a whole number from 0 to 4294967295",
             ),
             (
                 good.replace(r#""request_id":"#, r#""id":"#),
-                "request: missing field `request_id`",
+                "request.request_id is missing",
             ),
             (
                 good.replace(r#""output_tokens":1,"#, ""),
@@ -421,7 +434,7 @@ mod tests {
             ),
             (
                 good.replace("[1]", "[-1]"),
-                "request.replay.input_sequence_hashes[0]: invalid value",
+                "request.replay.input_sequence_hashes[0] is -1, expected a whole number from 0 on",
             ),
             (
                 good.replace("request.trace.v1", "other"),
@@ -433,7 +446,7 @@ mod tests {
             ),
             (
                 format!("{good}\n{good}"),
-                "request_id request_end0 stands for two requests",
+                "request.request_id is request_end0, as in a line before",
             ),
             ("{".into(), "not JSON"),
         ] {
@@ -455,7 +468,7 @@ mod tests {
         reader.read(Lines::new("t", text.as_bytes())).unwrap();
         let error = reader.finish().unwrap_err().to_string();
         assert!(
-            error.contains("1 requests have an agent_context and 1 have none"),
+            error.starts_with("t, line 1: agent_context is missing: 1 requests have an agent_context and 1 have none"),
             "{error}"
         );
         let mut reader = RequestTraceReader::new(None, Semantics::V1_6_1);

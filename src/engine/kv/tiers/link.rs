@@ -90,10 +90,10 @@ impl Link {
     }
 
     /// Takes a transfer off the connection.
-    pub(super) fn remove(&mut self, id: TransferId) {
+    pub(super) fn remove(&mut self, id: TransferId, now: SimTime) {
         match self {
             Self::InTurn(lanes) => lanes.moving.retain(|moving| moving.id != id),
-            Self::Shared(shared) => shared.remove(id),
+            Self::Shared(shared) => shared.remove(id, now),
         }
     }
 }
@@ -163,7 +163,7 @@ impl Lanes {
 #[derive(Debug)]
 pub(super) struct Shared {
     speed: Speed,
-    /// Up to when the transfers have moved.
+    /// When the bytes that are left were right: at the last event.
     now: f64,
     /// In the order of their sending.
     moving: Vec<Moving>,
@@ -194,7 +194,7 @@ impl Shared {
     /// What is done by `from` is done before.
     #[allow(clippy::cast_precision_loss)]
     pub(super) fn send(&mut self, id: TransferId, direction: Direction, from: SimTime, bytes: u64) {
-        self.advance(from);
+        self.join_at(from);
         self.moving.push(Moving {
             id,
             direction,
@@ -209,37 +209,36 @@ impl Shared {
         ended.or_else(|| self.next_event().map(SimTime::of_ms))
     }
 
-    /// Lets everything move on to `until`.
+    /// Lets what happens by `until` happen. Bytes are counted at such events only, so that looking often changes no end.
     pub(super) fn advance(&mut self, until: SimTime) {
-        let until = until.as_ms().max(self.now);
-        loop {
-            let event = self.next_event();
-            let next = event.unwrap_or(until).min(until);
-            let (passed, rates) = (next - self.now, self.rates());
-            for index in 0..self.moving.len() {
-                let moving = self.moving[index];
-                if moving.ready > self.now {
-                    continue;
-                }
-                let rate = rates[moving.direction as usize];
-                // What is left of a byte by sums must not outlive the end that was computed.
-                self.moving[index].bytes = if self.event(&moving, rates) <= next {
-                    0.0
-                } else {
-                    (moving.bytes - passed * rate).max(0.0)
-                };
-            }
-            self.now = next;
-            let (at, ended) = (SimTime::of_ms(next), &mut self.ended);
-            self.moving.retain(|moving| {
-                let done = moving.ready <= next && moving.bytes == 0.0;
-                ended.extend(done.then_some((at, moving.id)));
-                !done
-            });
-            if event.is_none_or(|at| at > until) {
-                return;
-            }
+        while let Some(event) = self.next_event().filter(|&at| at <= until.as_ms()) {
+            self.move_to(event);
         }
+    }
+
+    /// Counts the bytes that have moved by `next`, which is no later than the next event.
+    fn move_to(&mut self, next: f64) {
+        let (passed, rates) = (next - self.now, self.rates());
+        for index in 0..self.moving.len() {
+            let moving = self.moving[index];
+            if moving.ready > self.now {
+                continue;
+            }
+            let rate = rates[moving.direction as usize];
+            // What is left of a byte by sums must not outlive the end that was computed.
+            self.moving[index].bytes = if self.event(&moving, rates) <= next {
+                0.0
+            } else {
+                (moving.bytes - passed * rate).max(0.0)
+            };
+        }
+        self.now = next;
+        let (at, ended) = (SimTime::of_ms(next), &mut self.ended);
+        self.moving.retain(|moving| {
+            let done = moving.ready <= next && moving.bytes == 0.0;
+            ended.extend(done.then_some((at, moving.id)));
+            !done
+        });
     }
 
     /// Takes what is done by `now`, in the order of the ends.
@@ -248,9 +247,16 @@ impl Shared {
         std::mem::take(&mut self.ended)
     }
 
-    fn remove(&mut self, id: TransferId) {
+    fn remove(&mut self, id: TransferId, now: SimTime) {
+        self.join_at(now);
         self.moving.retain(|moving| moving.id != id);
         self.ended.retain(|&(_, ended)| ended != id);
+    }
+
+    /// The shares change at `now`.
+    fn join_at(&mut self, now: SimTime) {
+        self.advance(now);
+        self.move_to(now.as_ms().max(self.now));
     }
 
     fn end_of(&self, id: TransferId) -> Option<SimTime> {
@@ -316,7 +322,7 @@ mod tests {
         link.send(A, Direction::Down, ms(0), 4_000_000);
         link.send(B, Direction::Down, ms(1), 2_000_000);
         assert_eq!((link.end_of(A), link.end_of(B)), (Some(ms(3)), Some(ms(4))));
-        link.remove(A);
+        link.remove(A, ms(1));
         assert_eq!(link.next(), Some(ms(4)));
         assert!(link.settle(ms(3)).is_empty());
         assert_eq!(link.settle(ms(9)), [(ms(4), B)]);
@@ -356,6 +362,34 @@ mod tests {
             [(ms(6), A), (ms(7), B), (ms(7), TransferId(3))],
             "at one instant in the order of their sending"
         );
+    }
+
+    #[test]
+    fn looking_often_changes_no_end() {
+        let ends = |look_every: Option<f64>| {
+            let mut link = Shared::new(speed(0.7, 0.3));
+            let mut ends = Vec::new();
+            for number in 0..40_u32 {
+                let from = f64::from(number) * 1.7;
+                link.send(
+                    TransferId(u64::from(number)),
+                    Direction::Down,
+                    SimTime::of_ms(from),
+                    1_600_001,
+                );
+                let mut at = from;
+                while let Some(step) = look_every.filter(|step| at + step < from + 1.7) {
+                    at += step;
+                    ends.append(&mut link.settle(SimTime::of_ms(at)));
+                }
+            }
+            ends.append(&mut link.settle(ms(900)));
+            ends
+        };
+        assert_eq!(ends(None).len(), 40);
+        for step in [0.1, 0.23, 0.7] {
+            assert_eq!(ends(Some(step)), ends(None));
+        }
     }
 
     #[test]

@@ -284,10 +284,10 @@ impl Tiers {
     }
 
     /// Nobody waits for this load any more.
-    pub(crate) fn cancel_load(&mut self, id: TransferId) {
+    pub(crate) fn cancel_load(&mut self, id: TransferId, now: SimTime) {
         if let Some(transfer) = self.transfers.remove(&id) {
             self.version += 1;
-            self.link.remove(id);
+            self.link.remove(id, now);
             self.loaded_or_not(&transfer.blocks);
         }
     }

@@ -114,7 +114,7 @@ fn a_cohort_takes_the_room_of_the_least_recently_used_or_waits() {
         write(&mut tiers, &chain(4, 3), ms(90)).is_none(),
         "two blocks are being read"
     );
-    tiers.cancel_load(load);
+    tiers.cancel_load(load, ms(90));
     assert!(write(&mut tiers, &chain(4, 3), ms(90)).is_some());
 }
 

@@ -1,11 +1,16 @@
 //! A Weka document and what makes it one that can be replayed.
+//!
+//! Items are checked as they are read, so that what is wrong with one has the line on which it ends.
 
-use std::collections::BTreeSet;
+use std::fmt;
 
-use serde::Deserialize;
+use serde::de::{DeserializeOwned, Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value};
 
 use super::super::line::{MAX_MS, MAX_TOKENS};
 use super::EPSILON_S;
+use crate::plain_words::{number, plain};
 
 /// One conversation.
 #[derive(Debug, Deserialize)]
@@ -18,21 +23,92 @@ pub(super) struct Document {
     pub(super) requests: Vec<Item>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(tag = "type")]
+#[derive(Debug)]
 pub(super) enum Item {
-    #[serde(rename = "n", alias = "s")]
     Request(Request),
-    #[serde(rename = "subagent")]
     Subagent(Subagent),
 }
 
 /// A request inside a subagent.
-#[derive(Debug, Deserialize)]
-#[serde(tag = "type")]
+#[derive(Debug)]
 pub(super) enum Nested {
-    #[serde(rename = "n", alias = "s")]
     Request(Request),
+}
+
+impl<'de> Deserialize<'de> for Item {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let read = |kind: &str, fields| match kind {
+            "n" | "s" => checked(fields, Request::check).map(Self::Request),
+            "subagent" => checked(fields, Subagent::check).map(Self::Subagent),
+            other => Err(format!(".type is {other:?}, expected \"n\", \"s\" or \"subagent\"")),
+        };
+        deserializer.deserialize_map(Typed(read))
+    }
+}
+
+impl<'de> Deserialize<'de> for Nested {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let read = |kind: &str, fields| match kind {
+            "n" | "s" => checked(fields, Request::check).map(Self::Request),
+            other => Err(format!(".type is {other:?}, expected \"n\" or \"s\" inside a subagent")),
+        };
+        deserializer.deserialize_map(Typed(read))
+    }
+}
+
+/// An object that is read by its `type`. What is wrong begins with a dot and the path of the field.
+struct Typed<F>(F);
+
+impl<'de, T, F: FnOnce(&str, Map<String, Value>) -> Result<T, String>> Visitor<'de> for Typed<F> {
+    type Value = T;
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<T, A::Error> {
+        let mut fields = Map::new();
+        while let Some((key, value)) = map.next_entry::<String, Value>()? {
+            let twice = KNOWN.contains(&key.as_str()) && fields.contains_key(&key);
+            if twice {
+                return Err(A::Error::custom(format!(".{key} is given twice")));
+            }
+            fields.insert(key, value);
+        }
+        let kind = match fields.remove("type") {
+            Some(Value::String(kind)) => kind,
+            Some(other) => return Err(A::Error::custom(format!(".type is {other}, expected a string"))),
+            None => return Err(A::Error::custom(".type is missing")),
+        };
+        (self.0)(&kind, fields).map_err(A::Error::custom)
+    }
+}
+
+/// Fields that count.
+const KNOWN: [&str; 12] = [
+    "type",
+    "t",
+    "model",
+    "in",
+    "out",
+    "hash_ids",
+    "api_time",
+    "agent_id",
+    "subagent_type",
+    "status",
+    "duration_ms",
+    "requests",
+];
+
+/// Reads and checks what an object holds.
+fn checked<T: DeserializeOwned>(
+    fields: Map<String, Value>,
+    check: impl FnOnce(&T) -> Result<(), String>,
+) -> Result<T, String> {
+    let read = serde_path_to_error::deserialize(Value::Object(fields));
+    let read = read.map_err(|error| format!(".{}", plain(&error.path().to_string(), &error.inner().to_string())))?;
+    check(&read).map_err(|what| format!(".{what}"))?;
+    Ok(read)
 }
 
 #[derive(Debug, Deserialize)]
@@ -86,48 +162,51 @@ impl Document {
             return Err(format!("hash_id_scope is {scope:?}, expected \"local\""));
         }
         if self.models.iter().any(|model| model.trim().is_empty()) {
-            return Err("models has an empty name".into());
+            return Err("models has an empty name, expected names".into());
         }
-        let declared: BTreeSet<&str> = self.models.iter().map(String::as_str).collect();
         let mut own = 0_usize;
         for (at, item) in self.requests.iter().enumerate() {
             match item {
                 Item::Request(request) => {
                     own += 1;
-                    request
-                        .check(&declared)
-                        .map_err(|what| format!("requests[{at}]: {what}"))?;
+                    self.check_model(request)
+                        .map_err(|what| format!("requests[{at}].{what}"))?;
                 }
                 Item::Subagent(subagent) => {
-                    subagent.check().map_err(|what| format!("requests[{at}]: {what}"))?;
                     for (inner, Nested::Request(request)) in subagent.requests.iter().enumerate() {
-                        let checked = request.check(&declared);
-                        checked.map_err(|what| format!("requests[{at}].requests[{inner}]: {what}"))?;
+                        let checked = self.check_model(request);
+                        checked.map_err(|what| format!("requests[{at}].requests[{inner}].{what}"))?;
                     }
                 }
             }
         }
         if own == 0 {
-            return Err("no request of the agent itself, only of subagents or none".into());
+            return Err("requests has none of the agent itself, expected at least one".into());
         }
         Ok(())
+    }
+
+    /// Where the document declares models, others are unknown.
+    fn check_model(&self, request: &Request) -> Result<(), String> {
+        if self.models.is_empty() || self.models.contains(&request.model) {
+            return Ok(());
+        }
+        let model = &request.model;
+        Err(format!("model is {model}, which is not among the models of the trace"))
     }
 }
 
 impl Request {
-    fn check(&self, declared: &BTreeSet<&str>) -> Result<(), String> {
+    fn check(&self) -> Result<(), String> {
         let longest = MAX_MS / 1e3;
         for (field, time) in [("t", Some(self.t)), ("api_time", self.api_time)] {
             if let Some(time) = time.filter(|time| !(0.0..=longest).contains(time)) {
+                let time = number(time);
                 return Err(format!("{field} is {time}, expected seconds from 0 to {longest:e}"));
             }
         }
         if self.model.trim().is_empty() {
             return Err("model is empty, expected a name".into());
-        }
-        if !declared.is_empty() && !declared.contains(self.model.as_str()) {
-            let model = &self.model;
-            return Err(format!("model is {model}, which is not among the models of the trace"));
         }
         if self.input == 0 {
             return Err("in is 0, expected at least 1".into());
@@ -150,7 +229,8 @@ impl Subagent {
     fn check(&self) -> Result<(), String> {
         let longest = MAX_MS / 1e3;
         if !(0.0..=longest).contains(&self.t) {
-            return Err(format!("t is {}, expected seconds from 0 to {longest:e}", self.t));
+            let time = number(self.t);
+            return Err(format!("t is {time}, expected seconds from 0 to {longest:e}"));
         }
         if self.agent_id.trim().is_empty() {
             return Err("agent_id is empty, expected a name".into());
@@ -163,7 +243,7 @@ impl Subagent {
             return Err(format!("status is {status:?}, expected completed or async_launched"));
         }
         if self.is_blocking() && self.requests.is_empty() {
-            return Err("a completed subagent without requests; what it waited for is not known".into());
+            return Err("requests is empty, expected what a completed subagent was waited for".into());
         }
         Ok(())
     }

@@ -20,9 +20,10 @@ use std::io::{self, BufReader, Read};
 use serde::Deserialize;
 
 use crate::engine::Semantics;
+use crate::plain_words::{placeless, plain};
 
 use super::super::agentic::{AgenticRequest, Graph, GraphOrigin, IdSink};
-use super::line::{TraceError, placeless, spooling};
+use super::line::{TraceError, spooling};
 use document::Document;
 
 /// Seconds that two times may differ by and still count as equal.
@@ -262,18 +263,22 @@ fn each_document<R: Read>(
     let mut json = serde_json::Deserializer::from_reader(BufReader::new(reader));
     let mut count = 0_u64;
     loop {
-        let document: Document = match serde_path_to_error::deserialize(&mut json) {
-            Ok(document) => document,
-            Err(error) if error.inner().is_eof() && error.path().iter().len() == 0 => {
-                // The end, unless a document was cut short.
-                json.end().map_err(|_| wrong_line(file, error.inner(), ""))?;
-                break;
-            }
-            Err(error) => {
-                let path = error.path().to_string();
-                return Err(wrong_line(file, error.inner(), &path));
-            }
+        // What is left stands on the line on which the next document begins.
+        let begin = match json.end() {
+            Ok(()) => break,
+            Err(error) if error.is_syntax() => error.line() as u64,
+            Err(error) => return Err(wrong_line(file, error.line() as u64, placeless(&error.to_string()))),
         };
+        let read = serde_path_to_error::deserialize(&mut json);
+        let document: Document = read.map_err(|error| {
+            let (path, inner) = (error.path().to_string(), error.inner());
+            let what = if inner.is_data() {
+                plain(&path, &inner.to_string())
+            } else {
+                format!("not JSON: {}", placeless(&inner.to_string()))
+            };
+            wrong_line(file, inner.line() as u64, &what)
+        })?;
         if count == 1 && !file.several {
             return Err(wrong_file(
                 file,
@@ -287,7 +292,7 @@ fn each_document<R: Read>(
         };
         count += 1;
         let id = document.id.clone();
-        take(document, &source).map_err(|what| wrong_file(file, format!("trace {id}: {what}")))?;
+        take(document, &source).map_err(|what| wrong_line(file, begin, &format!("trace {id}: {what}")))?;
     }
     if count == 0 {
         return Err(wrong_file(file, "no requests in the trace".into()));
@@ -302,16 +307,11 @@ fn wrong_file(file: &WekaFile, what: String) -> TraceError {
     }
 }
 
-fn wrong_line(file: &WekaFile, error: &serde_json::Error, path: &str) -> TraceError {
-    let what = placeless(error);
+fn wrong_line(file: &WekaFile, line: u64, what: &str) -> TraceError {
     TraceError::Line {
         file: file.shown.clone(),
-        line: error.line() as u64,
-        what: if path.is_empty() || path == "." {
-            what
-        } else {
-            format!("{path}: {what}")
-        },
+        line,
+        what: what.to_owned(),
     }
 }
 

@@ -91,7 +91,7 @@ fn nested_times_count_from_the_marker_when_one_lies_before_it() {
     let error = graph("w.json", &text, NestedTimes::Absolute).unwrap_err().to_string();
     assert_eq!(
         error,
-        "w.json: trace w: requests[1]: t of requests[0] is 0.1, before the subagent's own, 1.6; are nested times relative?"
+        "w.json, line 1: trace w: requests[1]: t of requests[0] is 0.1, before the subagent's own, 1.6; are nested times relative?"
     );
     // The graph is another one, and so is its name.
     let absolute = graph("w.json", TRACE, NestedTimes::Auto).unwrap();
@@ -198,46 +198,81 @@ fn every_refusal_names_the_place() {
     for (text, expected) in [
         (
             TRACE.replace(r#""in":5"#, r#""in":0"#),
-            "w.json: trace w: requests[1].requests[1]: in is 0, expected at least 1",
+            "w.json, line 5: requests[1].requests[1].in is 0, expected at least 1",
         ),
-        (TRACE.replace(r#""in":12"#, r#""in":"x""#), "w.json, line "),
+        (
+            TRACE.replace(r#""in":12"#, r#""in":"x""#),
+            "w.json, line 6: requests[2].in is \"x\", expected a whole number from 0 to 4294967295",
+        ),
+        (
+            TRACE.replace(r#""t":2.0"#, r#""t":"x""#),
+            "w.json, line 5: requests[1].requests[1].t is \"x\", expected a number",
+        ),
+        (
+            TRACE.replace(r#"[1,2],"#, r#"[1,-2],"#),
+            "w.json, line 2: requests[0].hash_ids[1] is -2, expected a whole number from 0 on",
+        ),
+        (
+            TRACE.replace(r#""agent_id":"a","#, ""),
+            "w.json, line 5: requests[1].agent_id is missing",
+        ),
+        (
+            TRACE.replace(r#""type":"n","t":1.0"#, r#""type":"z","t":1.0"#),
+            "w.json, line 2: requests[0].type is \"z\", expected \"n\", \"s\" or \"subagent\"",
+        ),
+        (
+            TRACE.replace(r#""type":"s","t":1.7"#, r#""t":1.7"#),
+            "w.json, line 5: requests[1].requests[0].type is missing",
+        ),
+        (
+            TRACE.replace(r#""in":8"#, r#""in":8,"in":9"#),
+            "w.json, line 2: requests[0].in is given twice",
+        ),
+        (
+            TRACE.replace(r#""t":1.0"#, r#""t":1e300"#),
+            "w.json, line 2: requests[0].t is 1e300, expected seconds",
+        ),
+        (
+            TRACE.replace(r#""models":["m","m2"]"#, r#""models":5"#),
+            "w.json, line 1: models is 5, expected an array",
+        ),
         (
             TRACE.replace(r#""block_size":4,"#, ""),
-            "w.json, line 6: missing field `block_size`",
+            "w.json, line 6: block_size is missing",
         ),
         (
             TRACE.replace(r#""block_size":4"#, r#""block_size":0"#),
-            "w.json: trace w: block_size is 0",
+            "w.json, line 1: trace w: block_size is 0",
         ),
         (
             TRACE.replace(r#""t":3.0"#, r#""t":-3.0"#),
-            "w.json: trace w: requests[2]: t is -3",
+            "w.json, line 6: requests[2].t is -3",
         ),
         (
             TRACE.replace(r#""api_time":0.2"#, r#""api_time":-1"#),
-            "w.json: trace w: requests[1].requests[0]: api_time is -1",
+            "w.json, line 5: requests[1].requests[0].api_time is -1",
         ),
         (
             TRACE.replace("local", "global"),
-            "w.json: trace w: hash_id_scope is \"global\", expected \"local\"",
+            "w.json, line 1: trace w: hash_id_scope is \"global\", expected \"local\"",
         ),
         (
             TRACE.replace("completed", "failed"),
-            "w.json: trace w: requests[1]: status is \"failed\", expected completed or async_launched",
+            "w.json, line 5: requests[1].status is \"failed\", expected completed or async_launched",
         ),
         (
             TRACE.replace(r#"["m","m2"]"#, r#"["m"]"#),
-            "w.json: trace w: requests[1].requests[0]: model is m2, which is not among",
+            "w.json, line 1: trace w: requests[1].requests[0].model is m2, which is not among",
         ),
         (
             TRACE.replace(r#""type":"n","t":1.0"#, r#""type":"n","t":9.0"#).replace(
                 r#"{"type":"n","t":9.0,"model":"m","in":8,"out":3,"hash_ids":[1,2],"api_time":0.5,"stop":"x"},"#,
                 "",
             ),
-            "w.json: trace w: requests[0]: a subagent before the first request",
+            "w.json, line 1: trace w: requests[0]: a subagent before the first request",
         ),
         (format!("{TRACE}\n{TRACE}"), "w.json: a second document"),
-        (format!("{TRACE} x"), "w.json, line 6: expected value"),
+        (format!("{TRACE} x"), "w.json, line 6: not JSON: expected value"),
         (TRACE[..300].to_owned(), "w.json, line "),
         (String::new(), "w.json: no requests in the trace"),
     ] {
