@@ -83,3 +83,12 @@ fn times_beyond_the_clock_are_refused_one_by_one_and_in_sum() {
     let said = text(&output.stderr);
     assert!(said.contains("the end of the clock"), "{said}");
 }
+
+#[test]
+fn whoever_means_standard_input_is_told_its_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = replay(directory.path(), &["-"]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stderr);
+    assert!(said.contains("-: no such file; standard input is /dev/stdin"), "{said}");
+}
