@@ -66,7 +66,15 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     (
         "admin",
-        &["actors", "config", "faults", "patient_io", "types", "whole_body"],
+        &[
+            "actors",
+            "config",
+            "faults",
+            "patient_io",
+            "plain_words",
+            "types",
+            "whole_body",
+        ],
     ),
     ("faults", &["types"]),
     (

@@ -5,12 +5,29 @@ use axum::extract::{FromRequestParts, Path, Query};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
+use serde::Deserializer;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::actors::fleet::CommandError;
 use crate::actors::path::PathError;
 use crate::faults::{FaultError, SelectorError};
+use crate::plain_words::plain;
+
+/// Reads a part of a body.
+///
+/// # Errors
+/// Which member of `what` is wrong (empty: of the body), what it is and what it has to be.
+pub(super) fn read<'a, T: DeserializeOwned>(what: &str, from: impl Deserializer<'a>) -> Result<T, Problem> {
+    serde_path_to_error::deserialize(from).map_err(|error| {
+        let wrong = plain(&error.path().to_string(), &error.inner().to_string());
+        Problem::bad(if what.is_empty() {
+            wrong
+        } else {
+            format!("{what}: {wrong}")
+        })
+    })
+}
 
 /// An error with its status code; the body is `{"error": "..."}`.
 pub(super) struct Problem(pub(super) StatusCode, pub(super) String);

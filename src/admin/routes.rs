@@ -11,7 +11,7 @@ use axum::{Json, Router};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::answer::{Asked, Named, Problem};
+use super::answer::{Asked, Named, Problem, read};
 use super::blocks::Shape;
 use super::figures::{self, Each};
 use super::seats::Seats;
@@ -256,7 +256,7 @@ impl Change {
                 let remove = take("remove")?.into_iter().map(|id| match id {
                     Value::String(text) => Ok(text.parse()?),
                     other @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) => {
-                        serde_json::from_value(other).map_err(|error| Problem::bad(format!("remove: {error}")))
+                        read("remove", other)
                     }
                 });
                 change.remove = remove.collect::<Result<_, Problem>>()?;
@@ -278,9 +278,7 @@ impl Change {
 fn read_faults(faults: Vec<Value>) -> Result<Vec<Fault>, Problem> {
     let fault = |(index, fault)| match fault {
         Value::String(line) => line.parse::<Fault>().map_err(|error| Problem::bad(error.to_string())),
-        other @ Value::Object(_) => {
-            serde_json::from_value(other).map_err(|error| Problem::bad(format!("fault {index}: {error}")))
-        }
+        other @ Value::Object(_) => read(&format!("fault {index}"), other),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => {
             Err(Problem::bad(format!("fault {index} must be an object or a line")))
         }
@@ -354,7 +352,9 @@ async fn command(State(api): State<Arc<Api>>, body: Bytes) -> Result<Response, P
             "send an object, as {\"command\": \"crash\", \"path\": \"w3\"}",
         ));
     }
-    let order: Order = serde_json::from_slice(&body).map_err(|error| Problem::bad(error.to_string()))?;
+    let mut reader = serde_json::Deserializer::from_slice(&body);
+    let order: Order = read("", &mut reader)?;
+    reader.end().map_err(|error| Problem::bad(error.to_string()))?;
     let targets: Vec<ActorPath> = match (&order.path, order.select) {
         (Some(path), None) => vec![path.parse()?],
         (None, Some(select)) => {

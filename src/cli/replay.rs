@@ -148,7 +148,7 @@ pub struct ReplayArgs {
     /// an outside program, `{command: [PROGRAM, ARGUMENT, ...], config: ANYTHING, timeout_seconds: 60}`, which reads and
     /// writes lines of JSON: `{"type":"start","config":...}` is answered by `{"initial_tick_ms": MS}`, and each
     /// `{"type":"tick","snapshot":{...}}` by `{"target_prefill": N, "target_decode": N, "next_tick_ms": MS}`. Numbers that
-    /// are left out change nothing; without a next tick there is none.
+    /// are left out change nothing; without a next tick there is none. `{"type":"end"}` comes last and wants no answer.
     #[arg(long, value_name = "CONFIG")]
     pub planner_config: Option<String>,
     /// Sweep points for the planner's start.

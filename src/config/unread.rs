@@ -137,11 +137,9 @@ pub(super) fn of(merged: &Merged) -> Result<Vec<String>, ConfigError> {
             }
         };
         let unread = || merged.groups.iter().zip(&settings).filter(|(_, s)| !reads(s));
-        if is_said(&merged.fleet, key) {
-            if unread().count() == settings.len() {
-                tell(&merged.fleet);
-                continue;
-            }
+        if unread().count() == settings.len() && is_said(&merged.fleet, key) {
+            tell(&merged.fleet);
+            continue;
         }
         // A printed config repeats in every group what the fleet says.
         let own = |layered: &Layered| {
@@ -156,9 +154,9 @@ pub(super) fn of(merged: &Merged) -> Result<Vec<String>, ConfigError> {
 }
 
 /// Where a value was said, or the document that says it was named.
-fn named_at(origin: &Origin) -> &Origin {
-    match origin {
-        Origin::EngineArgs { named_by, .. } => named_at(named_by),
-        other => other,
+fn named_at(mut origin: &Origin) -> &Origin {
+    while let Origin::EngineArgs { named_by, .. } = origin {
+        origin = named_by;
     }
+    origin
 }

@@ -178,9 +178,9 @@ impl Answer {
                 .collect::<Vec<_>>()
         };
         // A marker is generated like any other token, so as a stop id it stops.
-        let marks = |id: &Token| !generator.contains(*id) && answer.thinking.is_some_and(|span| span.marks(*id));
+        let is_marker = |id: &Token| !generator.contains(*id) && answer.thinking.is_some_and(|span| span.marks(*id));
         let mut stop = within(&rule.stop_token_ids);
-        stop.extend(rule.stop_token_ids.iter().copied().filter(marks));
+        stop.extend(rule.stop_token_ids.iter().copied().filter(is_marker));
         let masks = Masks {
             eos: within(&rule.eos_token_ids),
             stop,

@@ -347,7 +347,7 @@ impl From<Selector> for String {
     }
 }
 
-/// A text, or a list of workers by number and by name. Errors name the field, which is `select` wherever it is read.
+/// A text, or a list of workers by number and by name.
 impl<'de> Deserialize<'de> for Selector {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(Written)
@@ -360,11 +360,11 @@ impl<'de> Visitor<'de> for Written {
     type Value = Selector;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("select to be a text as \"w0-w3\" or \"hottest\", or a list of workers as [0, \"w5\"]")
+        f.write_str("a text as \"w0-w3\" or \"hottest\", or a list of workers as [0, \"w5\"]")
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<Selector, E> {
-        text.parse().map_err(|error| E::custom(format_args!("select: {error}")))
+        text.parse().map_err(E::custom)
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Selector, A::Error> {
@@ -372,7 +372,7 @@ impl<'de> Visitor<'de> for Written {
         while let Some(Name(name)) = list.next_element()? {
             if names.len() == Selector::MOST_IN_A_LIST {
                 return Err(de::Error::custom(format_args!(
-                    "select: more than {} workers in a list; use ranges as \"w0-w31\"",
+                    "more than {} workers in a list; use ranges as \"w0-w31\"",
                     Selector::MOST_IN_A_LIST
                 )));
             }
@@ -380,7 +380,7 @@ impl<'de> Visitor<'de> for Written {
         }
         if names.is_empty() {
             return Err(de::Error::custom(
-                "select: an empty list selects nobody; use \"*\" for all workers",
+                "an empty list selects nobody; use \"*\" for all workers",
             ));
         }
         self.visit_str(&names.join(","))
@@ -402,7 +402,7 @@ impl Visitor<'_> for OneOfMany {
     type Value = Name;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("select to list workers by number or name, as [0, \"w5\"]")
+        f.write_str("a worker by number or name, as 0 or \"w5\"")
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<Name, E> {
@@ -411,16 +411,14 @@ impl Visitor<'_> for OneOfMany {
 
     fn visit_u64<E: de::Error>(self, number: u64) -> Result<Name, E> {
         let number = u32::try_from(number);
-        let number = number.map_err(|_| E::custom("select: a worker's number is at most 4294967295"))?;
+        let number = number.map_err(|_| E::custom("a worker's number is at most 4294967295"))?;
         Ok(Name(WorkerId(number).to_string()))
     }
 
     fn visit_i64<E: de::Error>(self, number: i64) -> Result<Name, E> {
         match u64::try_from(number) {
             Ok(number) => self.visit_u64(number),
-            Err(_) => Err(E::custom(format_args!(
-                "select: {number} is no worker; the first one is 0"
-            ))),
+            Err(_) => Err(E::custom(format_args!("{number} is no worker; the first one is 0"))),
         }
     }
 }
@@ -518,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_may_mix_numbers_and_names_and_what_is_none_is_told_of_the_field() {
+    fn a_list_may_mix_numbers_and_names_and_what_is_none_is_told_what_it_may_be() {
         for (json, text) in [
             ("[1, 3]", "w1,w3"),
             ("[\"w1\", \"w3-w4\"]", "w1,w3-w4"),
@@ -530,15 +528,15 @@ mod tests {
         let from_toml: Selector = toml::Value::from(vec![2, 5]).try_into().unwrap();
         assert_eq!(from_toml.to_string(), "w2,w5");
         for (json, words) in [
-            ("5", "integer `5`, expected select to be a text"),
-            ("null", "null, expected select to be a text"),
-            ("[]", "select: an empty list"),
-            ("[0, null]", "null, expected select to list workers"),
-            ("[0.5]", "expected select to list workers"),
-            ("[-1]", "select: -1 is no worker"),
-            ("[4294967296]", "select: a worker's number"),
-            ("[\"w0\", \"hot\"]", "select: \"w0,hot\" is no selector"),
-            ("{}", "map, expected select to be a text"),
+            ("5", "integer `5`, expected a text as"),
+            ("null", "null, expected a text as"),
+            ("[]", "an empty list selects nobody"),
+            ("[0, null]", "null, expected a worker by number or name"),
+            ("[0.5]", "expected a worker by number or name"),
+            ("[-1]", "-1 is no worker"),
+            ("[4294967296]", "a worker's number is at most"),
+            ("[\"w0\", \"hot\"]", "\"w0,hot\" is no selector"),
+            ("{}", "map, expected a text as"),
         ] {
             let error = serde_json::from_str::<Selector>(json).unwrap_err().to_string();
             assert!(error.contains(words), "{json}: {error}");

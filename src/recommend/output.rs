@@ -196,11 +196,7 @@ impl<'a> Recommendation<'a> {
             row.extend([metrics.mean_ttft_ms, metrics.mean_itl_ms].map(|v| format!("{v:.1}")));
             rows.push(row);
         }
-        let mut out = match self.partial_of {
-            None => String::new(),
-            Some(planned) => format!("Partial: interrupted after {} of {planned} trials\n", self.trials.len()),
-        };
-        out.push_str(&match self.plan.target {
+        let title = match self.plan.target {
             Target::Pareto => "Pareto front: throughput per GPU against throughput per user\n".to_owned(),
             Target::Throughput
             | Target::ThroughputPerGpu
@@ -209,7 +205,14 @@ impl<'a> Recommendation<'a> {
             | Target::GoodputPerGpu
             | Target::Ttft
             | Target::E2eLatency => format!("Best by {}\n", plain_target(self.plan.target)),
-        });
+        };
+        let mut out = match self.partial_of {
+            None => title,
+            Some(planned) => format!(
+                "Partial: interrupted after {} of {planned} trials\n{title}",
+                self.trials.len()
+            ),
+        };
         let columns = rows[0].len();
         let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);
         let widths: Vec<usize> = (0..columns).map(width).collect();

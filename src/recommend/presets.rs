@@ -106,7 +106,7 @@ fn check(shape: &Value) -> Result<(), String> {
     }
     let wrong = shape
         .iter()
-        .find(|(_, value)| !value.as_u64().is_some_and(|number| number > 0));
+        .find(|(_, value)| value.as_u64().is_none_or(|number| number == 0));
     match wrong {
         Some((key, _)) => Err(format!(
             ": {} has to be a whole number above 0",

@@ -244,7 +244,7 @@ pub(super) fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Mapping(shape) => {
-            let counts = shape.iter().filter(|(_, value)| **value != Value::from(1));
+            let counts = shape.iter().filter(|(_, value)| value.as_u64() != Some(1));
             let counts = counts.map(|(key, value)| format!("{}={}", plain(key), plain(value)));
             let counts: Vec<String> = counts.collect();
             if counts.is_empty() {

@@ -48,7 +48,7 @@ pub(crate) struct Worker {
     exact: bool,
     /// Every pass is looked at.
     watched: bool,
-    /// Steps since all ranks last ran out of work, where there are several.
+    /// Steps since the worker last had no request, where it has several ranks.
     step: u64,
     /// Begin of the pass under way.
     pub(crate) started: SimTime,
@@ -144,6 +144,14 @@ impl Worker {
         self.exact
     }
 
+    /// A request that it was given has left it.
+    pub(crate) fn lose_one(&mut self) {
+        self.assigned -= 1;
+        if self.assigned == 0 {
+            self.step = 0;
+        }
+    }
+
     /// Starts the next pass; its end, or `None` without work.
     pub(crate) fn start(&mut self, now: SimTime) -> Option<SimTime> {
         self.started = now;
@@ -153,7 +161,13 @@ impl Worker {
             [rank] => Part { rank, listed }.step(now),
             ranks => {
                 let mut parts: Vec<Part> = ranks.iter_mut().map(|rank| Part { rank, listed }).collect();
-                step_together(&mut parts, &mut self.step, now)
+                let next = self.step + 1;
+                let ends_at = step_together(&mut parts, &mut self.step, now);
+                // A request may still come before it ends, and then the count goes on.
+                if ends_at.is_some() && self.step == 0 {
+                    self.step = next;
+                }
+                ends_at
             }
         };
         self.quiet = self.ranks.iter().all(|rank| rank.doing != Doing::Pass);

@@ -47,7 +47,13 @@ fn beginning(file: &mut File) -> io::Result<Vec<u8>> {
 
 /// The lines of a file, unpacked when its name ends in `.gz` or it begins as packed ones do.
 pub(super) fn open(path: &Path) -> Result<Lines<Box<dyn BufRead>>, TraceError> {
-    let mut file = File::open(path).map_err(|source| failed(path, source))?;
+    let mut file = File::open(path).map_err(|source| {
+        if path == Path::new("-") && source.kind() == io::ErrorKind::NotFound {
+            let (file, what) = ("-".into(), "no such file; standard input is /dev/stdin".into());
+            return TraceError::File { file, what };
+        }
+        failed(path, source)
+    })?;
     let begin = beginning(&mut file).map_err(|source| failed(path, source))?;
     let packed = is_named_packed(path) || begin == GZIP;
     // A pipe does not go back to what was read of it.

@@ -12,16 +12,11 @@ pub(super) fn flags(args: &ReplayArgs) -> Vec<String> {
     let trace = !args.trace_files.is_empty();
     let form = |format: TraceFormat| trace && args.trace_format == format;
     let graph = form(TraceFormat::AgenticMooncake) || form(TraceFormat::Weka);
-    let round_robin = args.router_mode == RouterMode::RoundRobin;
-    let router = args.router_config.as_deref().map(RouterConfig::parse);
-    let router = router.and_then(Result::ok).unwrap_or_default();
-    let no_policy = round_robin || plan::policy_file(args, &router).is_none();
     let said = |value: f64| value != 0.0;
     let shares = (said(args.shared_prefix_ratio), args.num_prefix_groups != 0);
     let tool_calls = form(TraceFormat::AppliedComputeAgentic);
     let of_trace = "without a trace";
     let of_synthetic = "with a trace, which has sessions, prompts and times of its own";
-    let of_router = "without --router-mode kv_router";
     let found = [
         (
             "--trace-format",
@@ -85,6 +80,20 @@ pub(super) fn flags(args: &ReplayArgs) -> Vec<String> {
             graph && args.max_sim_time_seconds.is_some(),
             "with a trace of request graphs, which is played to its end",
         ),
+    ];
+    let idle = found.into_iter().chain(of_router(args)).filter(|(_, idle, _)| *idle);
+    idle.map(|(flag, _, when)| format!("{flag} does nothing {when}"))
+        .collect()
+}
+
+/// Flags of the router and the planner: whether each does nothing, and when that is so.
+fn of_router(args: &ReplayArgs) -> [(&'static str, bool, &'static str); 6] {
+    let round_robin = args.router_mode == RouterMode::RoundRobin;
+    let router = args.router_config.as_deref().map(RouterConfig::parse);
+    let router = router.and_then(Result::ok).unwrap_or_default();
+    let no_policy = round_robin || plan::policy_file(args, &router).is_none();
+    let of_router = "without --router-mode kv_router";
+    [
         (
             "--router-config",
             round_robin && args.router_config.is_some(),
@@ -107,10 +116,7 @@ pub(super) fn flags(args: &ReplayArgs) -> Vec<String> {
             args.benchmark_granularity != 8,
             "here: it is for Dynamo's own planner, which is not part of this program",
         ),
-    ];
-    let idle = found.into_iter().filter(|(_, idle, _)| *idle);
-    idle.map(|(flag, _, when)| format!("{flag} does nothing {when}"))
-        .collect()
+    ]
 }
 
 #[cfg(test)]

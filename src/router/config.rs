@@ -376,7 +376,7 @@ mod tests {
         let error = RouterConfig::parse(r#"{"router_queue_policy":"sjf"}"#)
             .unwrap_err()
             .to_string();
-        assert!(error.contains("`sjf`"), "{error}");
+        assert!(error.contains("router_queue_policy is \"sjf\", expected"), "{error}");
     }
 
     #[test]

@@ -81,10 +81,19 @@ fn convert(args: &ConvertTraceArgs) -> Result<(), TraceCommandError> {
         return save(&args.output, |out| write::graph(graph, out));
     }
     let mut source = found.source(&replay_args(&args.input)?)?;
-    save(&args.output, |out| write::sessions(source.as_mut(), block_tokens, out))?;
-    match source.failure() {
+    let mut failure = None;
+    let saved = save(&args.output, |out| {
+        write::sessions(source.as_mut(), block_tokens, out)?;
+        failure = source.failure();
+        // Half a trace takes no place.
+        match &failure {
+            Some(_) => Err(std::io::Error::other("the trace cannot be read on")),
+            None => Ok(()),
+        }
+    });
+    match failure {
         Some(error) => Err(RunError::from(error).into()),
-        None => Ok(()),
+        None => saved,
     }
 }
 

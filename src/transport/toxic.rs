@@ -63,7 +63,7 @@ impl Toxics {
                 ResponseFault::Latency { ms, jitter_ms } => toxics.latency = Some(Toxic::new((ms, jitter_ms), fault)),
                 ResponseFault::Bandwidth { bytes_per_s } => toxics.bytes_per_s = Some(Toxic::new(bytes_per_s, fault)),
                 ResponseFault::ResetPeer { after_ms } => {
-                    toxics.reset_after = Some(Toxic::new(span_of_ms(after_ms), fault))
+                    toxics.reset_after = Some(Toxic::new(span_of_ms(after_ms), fault));
                 }
                 ResponseFault::SlowClose { ms } => toxics.slow_close = Some(Toxic::new(span_of_ms(ms), fault)),
                 ResponseFault::LimitData { bytes } => toxics.limit = Some(Toxic::new(bytes, fault)),

@@ -352,18 +352,53 @@ fn queries_are_taken_as_the_document_says() {
 }
 
 #[test]
-fn a_selector_that_is_refused_names_its_field_and_what_it_may_be() {
+fn what_is_refused_is_told_by_its_field_and_by_what_it_may_be() {
     let admin = Admin::start(&[]);
-    for (path, body) in [
-        ("/v1/commands", json!({"command": "heal", "select": 5})),
-        ("/v1/faults", json!({"select": null, "kind": "silent"})),
-        ("/v1/faults", json!({"add": [{"select": {}, "kind": "silent"}]})),
+    for (path, body, words) in [
+        (
+            "/v1/commands",
+            json!({"command": "heal", "select": 5}),
+            "select is 5, expected a text as",
+        ),
+        (
+            "/v1/commands",
+            json!({"command": "heal", "select": [0, null]}),
+            "select[1] is null, expected a worker",
+        ),
+        (
+            "/v1/commands",
+            json!({"command": "heal", "path": 5}),
+            "path is 5, expected",
+        ),
+        (
+            "/v1/faults",
+            json!({"select": null, "kind": "silent"}),
+            "fault 0: select is null, expected a text as",
+        ),
+        (
+            "/v1/faults",
+            json!([{"select": [], "kind": "silent"}]),
+            "fault 0: select: an empty list selects nobody",
+        ),
+        (
+            "/v1/faults",
+            json!({"add": [{"select": {}, "kind": "silent"}]}),
+            "or a list of workers as [0, \"w5\"]",
+        ),
+        (
+            "/v1/faults",
+            json!({"select": "*", "kind": "silent", "seed": -1}),
+            "fault 0: seed is -1, expected a whole",
+        ),
+        ("/v1/faults", json!({"kind": "silent"}), "fault 0: select is missing"),
+        (
+            "/v1/faults",
+            json!({"add": [], "remove": [1.5]}),
+            "remove: it is 1.5, expected a whole number",
+        ),
     ] {
         let (status, answer) = admin.post(path, &body);
         let error = answer["error"].as_str().unwrap();
-        assert!(
-            status == 400 && error.contains("expected select to be a text") && error.contains("list of workers"),
-            "{body}: {answer}"
-        );
+        assert!(status == 400 && error.contains(words), "{body}: {answer}");
     }
 }

@@ -104,7 +104,7 @@ pub(super) struct Play {
 #[derive(Debug, Default)]
 pub(super) struct Plays {
     nodes: Vec<Node>,
-    plays: Vec<Play>,
+    list: Vec<Play>,
     sessions: Vec<Box<str>>,
 }
 
@@ -142,11 +142,11 @@ impl Plays {
             let ready = SimTime::of_ms(request.not_before_ms);
             let root = request.dependencies.is_empty();
             let play = *plays.entry(request.play_id).or_insert_with_key(|name| {
-                self.plays.push(Play::new(name));
+                self.list.push(Play::new(name));
                 ordinals.push((request.source_play_ordinal, request.place.clone()));
-                number(self.plays.len() - 1)
+                number(self.list.len() - 1)
             });
-            self.plays[play as usize].join(at, root, ready);
+            self.list[play as usize].join(at, root, ready);
             let (session, turns) = sessions.entry(request.session_id).or_insert_with_key(|name| {
                 self.sessions.push(name.as_str().into());
                 (number(self.sessions.len() - 1), 0)
@@ -180,18 +180,18 @@ impl Plays {
     /// Plays in the order in which lanes take them: by the positions that the trace gives, else by name; with the rules of
     /// 1.4.2 as they are.
     fn order(&mut self, ordinals: &[(Option<u64>, Place)], rules: Semantics) -> Result<(), GraphError> {
-        let mut order: Vec<usize> = (0..self.plays.len()).collect();
+        let mut order: Vec<usize> = (0..self.list.len()).collect();
         if ordinals.iter().any(|(ordinal, _)| ordinal.is_some()) {
             order.sort_by_key(|&play| ordinals[play].0);
             for (expected, &play) in (0..).zip(&order) {
                 let (found, place) = &ordinals[play];
                 if *found != Some(expected) {
                     let found = found.map_or_else(|| "missing".to_owned(), |found| found.to_string());
-                    return Err(GraphError::Ordinal(self.plays[play].name.to_string(), found).at(place));
+                    return Err(GraphError::Ordinal(self.list[play].name.to_string(), found).at(place));
                 }
             }
         } else if rules == Semantics::V1_6_1 {
-            order.sort_by(|&a, &b| self.plays[a].name.cmp(&self.plays[b].name));
+            order.sort_by(|&a, &b| self.list[a].name.cmp(&self.list[b].name));
         }
         let mut places = vec![0; order.len()];
         for (place, &play) in (0..).zip(&order) {
@@ -200,8 +200,8 @@ impl Plays {
         for node in &mut self.nodes {
             node.play = places[node.play as usize];
         }
-        let mut plays: Vec<Option<Play>> = std::mem::take(&mut self.plays).into_iter().map(Some).collect();
-        self.plays = order.iter().filter_map(|&play| plays[play].take()).collect();
+        let mut plays: Vec<Option<Play>> = std::mem::take(&mut self.list).into_iter().map(Some).collect();
+        self.list = order.iter().filter_map(|&play| plays[play].take()).collect();
         Ok(())
     }
 
@@ -219,20 +219,20 @@ impl Plays {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.plays.len()
+        self.list.len()
     }
 
     pub(super) fn play(&self, at: u32) -> &Play {
-        &self.plays[at as usize]
+        &self.list[at as usize]
     }
 
     pub(super) fn play_mut(&mut self, at: u32) -> &mut Play {
-        &mut self.plays[at as usize]
+        &mut self.list[at as usize]
     }
 
     /// Gives a play to a lane, whose first request is due at `now`.
     pub(super) fn put_on_lane(&mut self, play: u32, lane: u32, now: SimTime) {
-        let play = &mut self.plays[play as usize];
+        let play = &mut self.list[play as usize];
         play.lane = Some(lane);
         let first = std::mem::replace(&mut play.first, now);
         for &node in &play.nodes {
@@ -251,7 +251,7 @@ impl Plays {
 
     /// Takes what was not sent out away from a play that failed.
     pub(super) fn skip_rest(&mut self, play: u32) -> Vec<u32> {
-        let play = &mut self.plays[play as usize];
+        let play = &mut self.list[play as usize];
         let waits = |node: &&u32| self.nodes[**node as usize].state == State::Waiting;
         let skipped: Vec<u32> = play.nodes.iter().filter(waits).copied().collect();
         for &node in &skipped {
@@ -303,7 +303,7 @@ impl Plays {
                 status,
             }),
         };
-        self.plays.iter().map(trajectory).collect()
+        self.list.iter().map(trajectory).collect()
     }
 }
 

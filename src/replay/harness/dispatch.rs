@@ -119,7 +119,7 @@ impl Harness {
             Err(HandoffRefused::Unsupported(what)) => self.fail(ReplayError::NoHandoff(what)),
             Err(HandoffRefused::PromptTooLarge | HandoffRefused::Rejected(_)) => {
                 // The worker never had it.
-                worker.assigned -= 1;
+                worker.lose_one();
                 if let Some(flight) = self.flights.get(id) {
                     route_log(flight, prefill_side).target = None;
                 }
@@ -144,7 +144,7 @@ impl Harness {
         if let Some(target) = flight.route.target {
             let worker = self.pools[serving as usize].worker(target.worker);
             settle_tokens(flight, worker, target, terminal);
-            worker.assigned -= 1;
+            worker.lose_one();
         }
         let tag = flight.turn.tag;
         if terminal == Terminal::Completed {

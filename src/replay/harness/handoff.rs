@@ -212,7 +212,7 @@ impl Harness {
         if !worker.ranks[held_by.rank as usize].engine.release_source(RequestId(id)) {
             return;
         }
-        worker.assigned -= 1;
+        worker.lose_one();
         handoff.source_released = Some(now);
         if let Some((terminal, ended)) = handoff.over
             && let Some(flight) = self.flights.remove(id)
@@ -243,7 +243,7 @@ impl Harness {
         if let Some(target) = handoff.route.target.filter(|_| handoff.source_released.is_none()) {
             let worker = self.pools[PREFILL as usize].worker(target.worker);
             worker.ranks[target.rank as usize].engine.cancel(RequestId(id), now);
-            worker.assigned -= 1;
+            worker.lose_one();
             self.list(Place {
                 pool: PREFILL,
                 worker: target.worker,

@@ -252,12 +252,13 @@ impl Row {
         request.source_play_ordinal = self.source_play_ordinal;
         request.recorded_api_time_ms = self.recorded_api_time_ms;
         request.not_before_ms = self.not_before_ms.ok_or_else(|| missing("not_before_ms"))?;
-        for edge in &self.dependencies {
+        for (at, edge) in self.dependencies.iter().enumerate() {
             let delay = edge.delay_ms;
-            lines.check_wait("delay_ms of a dependency", delay)?;
+            lines.check_wait(format_args!("dependencies[{at}].delay_ms"), delay)?;
             if !edge.relation.can_wait_for(edge.trigger) {
-                return Err(lines
-                    .wrong("trigger of a dependency is dispatch, expected completion unless its relation is spawn"));
+                return Err(lines.wrong(format!(
+                    "dependencies[{at}].trigger is dispatch, expected completion unless its relation is spawn"
+                )));
             }
             request.dependencies.push(Dependency {
                 request_id: edge.request_id.clone(),
@@ -330,6 +331,18 @@ mod tests {
             (
                 below(r#""dependencies":[{"request_id":"a","trigger":"dispatch","relation":"spawn"}]"#),
                 "t, line 2: dependencies[0].delay_ms is missing",
+            ),
+            (
+                below(
+                    r#""play_id":"p","session_id":"s","model":"m","not_before_ms":0,"input_length":8,"dependencies":[{"request_id":"a","trigger":"completion","relation":"sequence","delay_ms":-1}]"#,
+                ),
+                "t, line 2: dependencies[0].delay_ms is -1, expected ms from 0 to 4e12",
+            ),
+            (
+                below(
+                    r#""play_id":"p","session_id":"s","model":"m","not_before_ms":0,"input_length":8,"dependencies":[{"request_id":"a","trigger":"dispatch","relation":"join","delay_ms":0}]"#,
+                ),
+                "t, line 2: dependencies[0].trigger is dispatch, expected completion",
             ),
             (
                 HEADER.replace(r#"{"format":"f","digest":"d"}"#, "5"),

@@ -1,5 +1,6 @@
 //! Lines of JSON and what is wrong with them.
 
+use std::fmt;
 use std::io::{self, BufRead, Read};
 use std::path::Path;
 use std::sync::Arc;
@@ -227,7 +228,7 @@ impl<R: BufRead> Lines<R> {
     }
 
     /// Whether a wait, in ms, is one that can be waited for.
-    pub(crate) fn check_wait(&self, field: &str, ms: f64) -> Result<(), TraceError> {
+    pub(crate) fn check_wait(&self, field: impl fmt::Display, ms: f64) -> Result<(), TraceError> {
         if (0.0..=MAX_MS).contains(&ms) {
             return Ok(());
         }

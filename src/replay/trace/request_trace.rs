@@ -283,6 +283,11 @@ impl RequestTraceReader {
         let hashes = replay.input_sequence_hashes.len();
         let covered = u32::try_from(hashes).unwrap_or(u32::MAX).saturating_mul(size);
         let length = replay.input_length;
+        if hashes == 0 {
+            return Err(lines.wrong(format!(
+                "request.replay.input_sequence_hashes is empty, expected one for each {size} tokens of the prompt"
+            )));
+        }
         let exact = agentic || self.rules == Semantics::V1_4_2;
         let least = if exact { covered.saturating_sub(size) + 1 } else { 1 };
         if (least..=covered).contains(&length) {
@@ -442,7 +447,7 @@ mod tests {
             ),
             (
                 format!(r#"{{"event":{}}}"#, good.replace("[1]", "[]")),
-                "request.replay.input_length is 4 with 0 input_sequence_hashes",
+                "request.replay.input_sequence_hashes is empty, expected one for each 4 tokens",
             ),
             (
                 format!("{good}\n{good}"),

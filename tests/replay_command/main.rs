@@ -1,9 +1,14 @@
-//! `ghostfleet replay` as a process: outside planners, interruption, repeatability, policy files.
+//! `ghostfleet replay` as a process: outside planners, repeatability, policy files, flags; beside it outputs, signals and
+//! traces that make no sense.
 
 #![allow(clippy::unwrap_used)]
 
+mod interruption;
+mod outputs;
+mod wrong_traces;
+
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
@@ -114,40 +119,6 @@ fn a_planner_that_makes_no_sense_or_dies_ends_the_replay_with_its_name() {
         let said = text(&output.stderr);
         assert!(said.contains("planner: ") && said.contains(part), "{said}");
     }
-}
-
-#[test]
-fn an_interrupted_replay_writes_what_it_has_and_marks_it() {
-    let directory = tempfile::tempdir().unwrap();
-    // The planner interrupts its parent in the middle of the run.
-    let config = planner("kill -INT $PPID; echo '{}'; exit");
-    let load = [
-        "--input-tokens",
-        "64",
-        "--output-tokens",
-        "2",
-        "--request-count",
-        "50000",
-    ];
-    let more = [
-        "--arrival-interval-ms",
-        "20",
-        "--planner-config",
-        &config,
-        "--html",
-        "page.html",
-    ];
-    let output = replay(directory.path(), &[&load[..], &more].concat());
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(130), "{said}");
-    let page = std::fs::read_to_string(directory.path().join("page.html")).unwrap();
-    assert!(page.contains("report is partial") && page.contains("report (partial)</th>"));
-    assert!(said.contains("report.json is a partial report"), "{said}");
-    assert!(text(&output.stdout).contains("(partial: the run was interrupted)"));
-    let report = report(directory.path());
-    assert_eq!(report["partial"], true);
-    let completed = report["completed_requests"].as_u64().unwrap();
-    assert!((10..50_000).contains(&completed), "{completed}");
 }
 
 #[test]
@@ -360,29 +331,6 @@ fn flags_that_would_change_nothing_are_refused() {
 }
 
 #[test]
-fn times_beyond_the_clock_are_refused_one_by_one_and_in_sum() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("t.jsonl");
-    let row = |time: &str| format!(r#"{{"session_id":"s",{time},"input_length":8,"output_length":2,"hash_ids":[1]}}"#);
-    std::fs::write(&path, row(r#""timestamp":1e308"#)).unwrap();
-    let output = replay(directory.path(), &["t.jsonl"]);
-    assert_eq!(output.status.code(), Some(1));
-    let said = text(&output.stderr);
-    assert!(
-        said.contains("t.jsonl, line 1: timestamp is 1e308, expected ms from -4e12 to 4e12"),
-        "{said}"
-    );
-    let rows: Vec<String> = (0..4)
-        .map(|at| row(if at == 0 { r#""timestamp":0"# } else { r#""delay":4e12"# }))
-        .collect();
-    std::fs::write(&path, rows.join("\n")).unwrap();
-    let output = replay(directory.path(), &["t.jsonl"]);
-    assert_eq!(output.status.code(), Some(1));
-    let said = text(&output.stderr);
-    assert!(said.contains("the end of the clock"), "{said}");
-}
-
-#[test]
 fn a_run_that_serves_nothing_says_why_and_fails() {
     let directory = tempfile::tempdir().unwrap();
     let load = ["--input-tokens", "4096", "--output-tokens", "4", "--request-count", "3"];
@@ -429,158 +377,6 @@ fn a_single_worker_of_1_4_2_counts_time_and_names_as_the_peer() {
 }
 
 #[test]
-fn outputs_that_cannot_be_written_are_told_before_the_replay() {
-    let directory = tempfile::tempdir().unwrap();
-    let at = directory.path();
-    std::fs::write(at.join("file"), "").unwrap();
-    std::fs::write(at.join("bad.json"), "{").unwrap();
-    std::fs::create_dir(at.join("taken")).unwrap();
-    // Far more work than any test waits for.
-    let long = [
-        "--input-tokens=100000",
-        "--output-tokens=100000",
-        "--request-count=4000000",
-        "--replay-concurrency=1000",
-    ];
-    for (flags, expected) in [
-        (&["--report-json=file/r.json"][..], "cannot write file/r.json"),
-        (&["--request-records=taken"], "cannot write taken"),
-        (&["--html=file/p.html"], "cannot write file/p.html"),
-        (&["--html=p.html", "--html-compare", "bad.json"], "bad.json: EOF"),
-        (
-            &["--html=p.html", "--html-compare", "none.json"],
-            "none.json: No such file",
-        ),
-    ] {
-        let output = replay(at, &[&long, flags].concat());
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(said.contains(expected), "{said}");
-    }
-    let mut left: Vec<_> = std::fs::read_dir(at)
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name())
-        .collect();
-    left.sort();
-    assert_eq!(left, ["bad.json", "file", "taken"]);
-}
-
-#[test]
-fn outputs_that_would_overwrite_what_is_read_or_written_besides_are_refused_and_nothing_is_lost() {
-    let directory = tempfile::tempdir().unwrap();
-    let at = directory.path();
-    let row = r#"{"timestamp":0,"input_length":8,"output_length":2,"hash_ids":[1]}"#;
-    std::fs::write(at.join("t.jsonl"), row).unwrap();
-    std::fs::create_dir(at.join("deep")).unwrap();
-    std::os::unix::fs::symlink("../t.jsonl", at.join("deep/link")).unwrap();
-    std::fs::hard_link(at.join("t.jsonl"), at.join("twin")).unwrap();
-    std::fs::write(at.join("policy.yaml"), "").unwrap();
-    std::fs::write(at.join("engine.json"), "{}").unwrap();
-    std::fs::write(at.join("other.json"), r#"{"completed_requests": 1}"#).unwrap();
-    let planner = r#"{"initial_tick_ms": 5, "ticks": []}"#;
-    for (flags, expected) in [
-        (
-            &["--request-records", "t.jsonl"][..],
-            "--request-records t.jsonl is the same file as the trace",
-        ),
-        (
-            &["--report-jsonl", "./t.jsonl"],
-            "--report-jsonl ./t.jsonl is the same file as the trace (t.jsonl)",
-        ),
-        (
-            &["--html", "deep/link"],
-            "--html deep/link is the same file as the trace (t.jsonl)",
-        ),
-        (
-            &["--html", "twin"],
-            "--html twin is the same file as the trace (t.jsonl)",
-        ),
-        (
-            &["--html", "deep/../report.json"],
-            "is the same file as --report-json (report.json)",
-        ),
-        (
-            &["--request-records", "x", "--html", "x"],
-            "--html x is the same file as --request-records",
-        ),
-        (
-            &["--planner-config", planner, "--planner-log", "report.json"],
-            "--planner-log report.json is the same file as --report-json",
-        ),
-        (
-            &["--router-policy-config", "policy.yaml", "--html", "policy.yaml"],
-            "is the same file as the router policy file",
-        ),
-        (
-            &["--extra-engine-args", "engine.json", "--html", "engine.json"],
-            "is the same file as --extra-engine-args",
-        ),
-        (
-            &["--html", "other.json", "--html-compare", "other.json"],
-            "is the same file as --html-compare",
-        ),
-    ] {
-        let output = replay(at, &[&["t.jsonl"], flags].concat());
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{flags:?}: {said}");
-        assert!(said.contains(expected), "{said}");
-    }
-    assert_eq!(std::fs::read_to_string(at.join("t.jsonl")).unwrap(), row);
-    assert!(
-        !at.join("report.json").exists() && !at.join("x").exists(),
-        "nothing is made"
-    );
-    // Results in a directory that is read would be a part of the corpus next time.
-    let output = replay(at, &[".", "--trace-format", "weka"]);
-    assert!(
-        text(&output.stderr).contains("report.json lies in the trace (.)"),
-        "{output:?}"
-    );
-    let output = replay(
-        at,
-        &["t.jsonl", "--html", "/dev/null", "--request-records", "/dev/null"],
-    );
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let output = replay(at, &["t.jsonl", "--report-json", "new/"]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    assert_eq!(std::fs::read_dir(at.join("new")).unwrap().count(), 1);
-    std::fs::write(at.join("other.json"), "{}").unwrap();
-    let output = replay(at, &["t.jsonl", "--html", "p.html", "--html-compare", "other.json"]);
-    assert!(
-        text(&output.stderr).contains("other.json: expected a JSON report"),
-        "{output:?}"
-    );
-}
-
-#[test]
-fn a_signal_ends_a_replay_that_waits_for_its_trace_and_says_so() {
-    let directory = tempfile::tempdir().unwrap();
-    let at = directory.path();
-    let pipe = at.join("pipe");
-    let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
-    assert!(made.success());
-    for signal in ["-INT", "-TERM"] {
-        let child = Command::new(env!("CARGO_BIN_EXE_ghostfleet"))
-            .current_dir(at)
-            .args(["replay", "pipe", "--report-json", "report.json"])
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        // It can be opened once the replay reads it, and signals are heard before that.
-        let writer = std::fs::File::options().write(true).open(&pipe).unwrap();
-        let sent = Command::new("kill").args([signal, &child.id().to_string()]).status();
-        assert!(sent.unwrap().success());
-        let output = child.wait_with_output().unwrap();
-        drop(writer);
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(130), "{said}");
-        assert!(said.contains("interrupted while the workload was read"), "{said}");
-        assert!(!at.join("report.json").exists());
-    }
-}
-
-#[test]
 fn flags_that_do_nothing_are_told_and_the_replay_goes_on() {
     let directory = tempfile::tempdir().unwrap();
     let idle = ["--replay-concurrency=4", "--seed=7", "--benchmark-granularity=3"];
@@ -595,63 +391,4 @@ fn flags_that_do_nothing_are_told_and_the_replay_goes_on() {
     }
     let output = replay(directory.path(), &[&LOAD[..], &["--replay-concurrency=4"]].concat());
     assert!(!text(&output.stderr).contains("warning"), "{output:?}");
-}
-
-#[test]
-fn what_is_wrong_with_a_graph_has_file_line_and_field() {
-    let directory = tempfile::tempdir().unwrap();
-    let header = r#"{"schema":"dynamo.agentic_mooncake","version":2,"block_size":8,"hash_id_scope":"local","source":{"format":"f","digest":"d"}}"#;
-    let row = |name: &str, waits_for: &str| {
-        format!(
-            r#"{{"request_id":"{name}","play_id":"p","session_id":"s","model":"m","not_before_ms":0,"input_length":8,"output_length":1,"hash_ids":[1],"dependencies":[{{"request_id":"{waits_for}","trigger":"completion","delay_ms":0,"relation":"sequence"}}]}}"#
-        )
-    };
-    let record = |name: &str, start: u32, agent: &str| {
-        format!(
-            r#"{{"schema":"dynamo.request.trace.v1","event_type":"request_end","event_time_unix_ms":{},"agent_context":{agent},"request":{{"request_id":"{name}","output_tokens":1,"request_received_ms":{start},"total_time_ms":10,"replay":{{"trace_block_size":8,"input_length":8,"input_sequence_hashes":[1]}}}}}}"#,
-            start + 10
-        )
-    };
-    let session = r#"{"session_id":"s"}"#;
-    for (form, rows, expected) in [
-        (
-            "agentic_mooncake",
-            [header.to_owned(), row("a", "zz")],
-            "t.jsonl, line 2: dependencies of request a names zz, expected the request_id of a line of this trace",
-        ),
-        (
-            "agentic_mooncake",
-            [header.to_owned(), row("a", "a")],
-            "t.jsonl, line 2: dependencies of request a names the request itself",
-        ),
-        (
-            "dynamo",
-            [record("a", 100, session), record("b", 105, session)],
-            "t.jsonl, line 2: request b began 5 ms before the end of a",
-        ),
-        (
-            "dynamo",
-            [
-                record("a", 100, session),
-                record("b", 200, r#"{"session_id":"t","parent_session_id":"x"}"#),
-            ],
-            "t.jsonl, line 2: agent_context.parent_session_id of session t is x, of which there is no request",
-        ),
-        (
-            "dynamo",
-            [record("a", 100, session), record("b", 200, "5")],
-            "t.jsonl, line 2: agent_context is 5, expected an object",
-        ),
-        (
-            "dynamo",
-            [record("a", 100, session), record("a", 200, session)],
-            "t.jsonl, line 2: request.request_id is a, as in a line before",
-        ),
-    ] {
-        std::fs::write(directory.path().join("t.jsonl"), rows.join("\n")).unwrap();
-        let output = replay(directory.path(), &["t.jsonl", "--trace-format", form]);
-        assert_eq!(output.status.code(), Some(1));
-        let said = text(&output.stderr);
-        assert!(said.contains(expected), "{said}");
-    }
 }
