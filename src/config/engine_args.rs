@@ -240,6 +240,14 @@ mod tests {
         }
     }
 
+    fn refused(document: &str, message: &str) {
+        let error = read(document, &Origin::Flag).unwrap_err().to_string();
+        assert!(
+            error.starts_with("--extra-engine-args: ") && error.contains(message),
+            "{document}: {error}"
+        );
+    }
+
     #[test]
     fn unusable_documents_are_refused_with_the_path_of_the_key() {
         for (document, message) in [
@@ -300,6 +308,16 @@ mod tests {
                 r#"{"engine": {"timing_model": {"type": "fixed", "prefill_ms": 1}}}"#,
                 "missing field `decode_ms`",
             ),
+            (r#"{"block_size": 64} and more"#, "trailing characters"),
+            (r#"{"block_size": 64"#, "EOF while parsing"),
+        ] {
+            refused(document, message);
+        }
+    }
+
+    #[test]
+    fn documents_that_the_peers_refuse_are_refused() {
+        for (document, message) in [
             (
                 r#"{"engine": {"emit_kv_events": 7}}"#,
                 "`engine.emit_kv_events` is not modelled; leave it out (it is 7)",
@@ -339,14 +357,8 @@ mod tests {
                 r#"{"engine": {"kv_transfer_bytes_per_token": 1, "kv_bytes_per_token": 2}}"#,
                 "`engine.kv_bytes_per_token` and `engine.kv_transfer_bytes_per_token` are the same setting",
             ),
-            (r#"{"block_size": 64} and more"#, "trailing characters"),
-            (r#"{"block_size": 64"#, "EOF while parsing"),
         ] {
-            let error = read(document, &Origin::Flag).unwrap_err().to_string();
-            assert!(
-                error.starts_with("--extra-engine-args: ") && error.contains(message),
-                "{document}: {error}"
-            );
+            refused(document, message);
         }
     }
 

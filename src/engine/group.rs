@@ -129,14 +129,20 @@ pub(crate) fn step_together<M: Member>(members: &mut [M], step: &mut u64, now: S
             }
         }
         let worked = ends_at.is_some();
-        let (mut again, mut left) = (false, false);
+        let (mut again, mut left, mut under_way) = (false, false, false);
         for member in members.iter_mut() {
             let engine = member.engine();
             again |= engine.leave_step(GroupOutcome { prefilled, worked });
             let load = engine.load();
             left |= load.running + load.waiting > 0;
+            under_way |= engine.wakes_at().is_some();
         }
-        *step = if left { *step + 1 } else { 0 };
+        // The count goes on while something is still copied to memory below the GPU, too; waiting for that is no step.
+        if left || (under_way && worked) {
+            *step += 1;
+        } else if !under_way {
+            *step = 0;
+        }
         if worked || !again {
             return ends_at;
         }

@@ -142,6 +142,12 @@ impl Vllm {
         holder.or_else(|| self.below.parked.head())
     }
 
+    /// Whether nobody can do anything before a transfer is over. Among other ranks the reference emulator counts such a rank
+    /// as one that has nobody.
+    pub(super) fn is_asleep(&self) -> bool {
+        self.lanes.is_empty() && self.waiting.is_empty() && self.below.parked.head().is_none() && !self.below.over
+    }
+
     /// Blocks that running prefills and copies under way are going to take, which another copy must leave alone.
     pub(super) fn spoken_for(&self) -> u32 {
         let prefill = |&at: &u32| {

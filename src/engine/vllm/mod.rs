@@ -453,6 +453,7 @@ impl Engine for Vllm {
         self.listing.begin();
         self.use_pass_end(now);
         self.settle(now, pass);
+        let asleep = self.is_asleep();
         loop {
             if self.try_pass(now, pass) {
                 return true;
@@ -475,8 +476,10 @@ impl Engine for Vllm {
         let told = reserved || !(pass.tier_events.is_empty() && pass.kv_events.is_empty());
         pass.ends_at = now;
         pass.load = self.load();
-        pass.forward.queued_prefill = self.queued_prefill;
-        pass.forward.queued_decode = self.queued_decode;
+        if !asleep || self.rules.real {
+            pass.forward.queued_prefill = self.queued_prefill;
+            pass.forward.queued_decode = self.queued_decode;
+        }
         told
     }
 
