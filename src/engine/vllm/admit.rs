@@ -174,8 +174,8 @@ impl Vllm {
             self.blocked_at = Some(self.version());
             return Head::Waits;
         }
-        self.note_admission(at, cached);
-        self.enter(at, cached, pass);
+        let from_host = self.note_admission(at, cached);
+        self.enter(at, cached, from_host, pass);
         if !here {
             let table = &mut self.slots[at].sequence.table;
             self.pool.adopt(table, &self.scratch.hits);
@@ -215,7 +215,7 @@ impl Vllm {
     /// Admits a request whose prompt KV is in its blocks: nothing is computed before its first decode step.
     fn admit_resident(&mut self, at: u32, work: &mut Work, pass: &mut Pass) {
         self.slots[at].resident = false;
-        self.enter(at, 0, pass);
+        self.enter(at, 0, 0, pass);
         let len = self.slots[at].sequence.len();
         self.compute(at, len, len, work, pass);
         self.reach_end(at, len);
@@ -283,7 +283,7 @@ impl Vllm {
     }
 
     /// Moves the head of the queue to the end of the running list.
-    fn enter(&mut self, at: u32, cached: u32, pass: &mut Pass) {
+    fn enter(&mut self, at: u32, cached: u32, from_host: u32, pass: &mut Pass) {
         self.unqueue(at);
         let slot = &mut self.slots[at];
         slot.ordinal = self
@@ -292,9 +292,11 @@ impl Vllm {
         slot.phase = Phase::Prefilling;
         self.prefilling.push(at);
         let again = std::mem::replace(&mut slot.admitted_before, true);
+        let has_host = self.tiers.as_ref().is_some_and(|tiers| tiers.writes_through());
         pass.admissions.push(Admission {
             id: slot.sequence.id,
             cached_tokens: cached,
+            from_host: (has_host && !again).then_some(from_host),
             again,
         });
     }
