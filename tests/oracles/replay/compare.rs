@@ -197,7 +197,11 @@ fn key(row: &[Value]) -> String {
 fn same_cell(theirs: &Value, mine: &Value) -> bool {
     match (theirs.as_f64(), mine.as_f64()) {
         (Some(theirs), Some(mine)) => (theirs - mine).abs() <= TIME_TOLERANCE,
-        _ => theirs == mine,
+        _ => {
+            let mut found = Vec::new();
+            below("", theirs, mine, &mut found);
+            found.is_empty()
+        }
     }
 }
 
