@@ -58,9 +58,6 @@ pub enum RunError {
     /// The run itself.
     #[error(transparent)]
     Replay(#[from] ReplayError),
-    /// No request could be served; the report is written and shows nothing.
-    #[error("{0}")]
-    AllRejected(String),
     /// A signal ended the run; the report is written and says so.
     #[error("interrupted: {0} is a partial report, of the requests that had ended")]
     Interrupted(String),
@@ -82,7 +79,6 @@ impl RunError {
             | Self::Router(_)
             | Self::Replay(_)
             | Self::Online(_)
-            | Self::AllRejected(_)
             | Self::Write(..) => 1,
         }
     }

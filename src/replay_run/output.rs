@@ -91,7 +91,8 @@ pub fn run_with(
     if report.partial {
         return Err(RunError::Interrupted(path.display().to_string()));
     }
-    tell_rejections(&report)
+    tell_rejections(&report);
+    Ok(())
 }
 
 /// Whether everything that the replay writes can be written, and takes the place of nothing that it reads or writes besides.
@@ -124,18 +125,13 @@ pub(crate) fn rejections(report: &Report) -> Option<String> {
     })
 }
 
-/// Says on standard error that requests were rejected; an error if nothing else happened.
-///
-/// # Errors
-/// [`RunError::AllRejected`].
-pub(crate) fn tell_rejections(report: &Report) -> Result<(), RunError> {
-    let Some(what) = rejections(report) else { return Ok(()) };
-    if report.rejected_requests == report.num_requests {
-        return Err(RunError::AllRejected(what));
+/// Says on standard error that requests were rejected. No error even when all were: the peer's replay ends well, and the
+/// report says it.
+pub(crate) fn tell_rejections(report: &Report) {
+    if let Some(what) = rejections(report) {
+        // The run is done; who does not read this has the report.
+        let _ = writeln!(std::io::stderr(), "warning: {what}");
     }
-    // The run is done; who does not read this has the report.
-    let _ = writeln!(std::io::stderr(), "warning: {what}");
-    Ok(())
 }
 
 /// What a policy that scales did, event by event.

@@ -369,7 +369,7 @@ fn check_values(args: &ReplayArgs) -> Result<(), RunError> {
     Ok(())
 }
 
-/// Bounds of good service. Dynamo 1.4.2 takes any of them together.
+/// Bounds of good service; any of them may be given together, as with the flags of Dynamo 1.4.2.
 fn check_sla(args: &ReplayArgs) -> Result<(), RunError> {
     let bounds = [
         ("--sla-ttft-ms", args.sla_ttft_ms),
@@ -379,12 +379,6 @@ fn check_sla(args: &ReplayArgs) -> Result<(), RunError> {
     if args.semantics == Semantics::V1_4_2 {
         let none = bounds.iter().find(|(_, bound)| bound.is_some_and(f64::is_nan));
         return none.map_or(Ok(()), |(flag, _)| invalid(format!("{flag} is NaN, expected ms")));
-    }
-    if args.sla_e2e_ms.is_some() && (args.sla_ttft_ms.is_some() || args.sla_itl_ms.is_some()) {
-        return invalid(
-            "--sla-e2e-ms stands alone; leave out --sla-ttft-ms and --sla-itl-ms, or use --semantics 1.4.2, which checks all of \
-             them",
-        );
     }
     for (flag, bound) in bounds {
         if let Some(bound) = bound.filter(|bound| !bound.is_finite() || *bound <= 0.0) {

@@ -154,23 +154,18 @@ fn a_prompt_that_can_never_be_computed_is_rejected_and_the_others_are_served() {
 }
 
 #[test]
-fn a_bound_on_whole_requests_stands_alone_as_in_1_6_1() {
+fn bounds_of_good_service_may_be_given_together() {
     let directory = tempfile::tempdir().unwrap();
     let load = [&LOAD[..], &["--replay-concurrency", "4"]].concat();
     let both = ["--sla-e2e-ms", "900", "--sla-ttft-ms", "50"];
-    let output = replay(directory.path(), &[&load[..], &both].concat());
-    assert_eq!(output.status.code(), Some(1));
-    assert!(
-        text(&output.stderr).contains("--sla-e2e-ms stands alone"),
-        "{}",
-        text(&output.stderr)
-    );
-    let output = replay(
-        directory.path(),
-        &[&load[..], &both, &["--semantics", "1.4.2"]].concat(),
-    );
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    assert!(report(directory.path())["goodput_completed_requests"].is_u64());
+    for semantics in ["1.6.1", "1.4.2"] {
+        let output = replay(
+            directory.path(),
+            &[&load[..], &both, &["--semantics", semantics]].concat(),
+        );
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert!(report(directory.path())["goodput_completed_requests"].is_u64());
+    }
     let output = replay(directory.path(), &[&load[..], &["--sla-itl-ms", "-1"]].concat());
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("--sla-itl-ms is -1, expected ms above 0"));
@@ -331,14 +326,14 @@ fn flags_that_would_change_nothing_are_refused() {
 }
 
 #[test]
-fn a_run_that_serves_nothing_says_why_and_fails() {
+fn a_run_that_serves_nothing_says_why() {
     let directory = tempfile::tempdir().unwrap();
     let load = ["--input-tokens", "4096", "--output-tokens", "4", "--request-count", "3"];
     let engine = r#"{"max_num_batched_tokens":1024,"enable_chunked_prefill":false}"#;
     let flags = [&load[..], &["--replay-concurrency", "2", "--extra-engine-args", engine]].concat();
     let output = replay(directory.path(), &flags);
     let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert_eq!(output.status.code(), Some(0), "{said}");
     assert!(said.contains("3 of 3 requests were rejected"), "{said}");
     assert_eq!(report(directory.path())["completed_requests"], 0);
 }
