@@ -86,12 +86,17 @@ impl Vllm {
             self.park(at);
             return true;
         }
+        self.turn_down(at, reason);
+        true
+    }
+
+    /// Drops a request that waits.
+    fn turn_down(&mut self, at: u32, reason: Rejected) {
         let id = self.slots[at].sequence.id;
         self.unqueue(at);
         self.slots.remove(at);
         self.ids.remove(&id);
         self.scratch.rejected.push(Output::Rejected { id, reason });
-        true
     }
 
     /// Admits the head of the queue with its first chunk, or finds that it has to wait.
@@ -124,6 +129,12 @@ impl Vllm {
         };
         let copies = matches!(look, Look::Copy(_));
         if !self.rules.chunked_prefill && whole - cached > budget && !copies {
+            // Nobody runs who could bring more of it into the cache: it would wait for ever, and all behind it.
+            if self.lanes.is_empty() && u64::from(budget) >= self.rules.budget && !self.rules.real {
+                let reason = self.rules.over_budget(self.slots[at].sequence.prompt_len());
+                self.turn_down(at, reason);
+                return Head::Aside;
+            }
             return Head::Waits;
         }
         if cached < len && budget == 0 {
