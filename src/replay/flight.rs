@@ -67,7 +67,7 @@ pub(crate) struct AdmissionLog {
 
 impl AdmissionLog {
     /// What did not come from host memory, where that is told.
-    pub(crate) fn from_gpu(&self) -> Option<u32> {
+    pub(crate) fn gpu_reused(&self) -> Option<u32> {
         self.from_host.map(|from_host| self.reused.saturating_sub(from_host))
     }
 }
