@@ -101,6 +101,7 @@ fn ruined(scenario: &Scenario, noise: bool) -> Record {
             at: step.at.0,
             lines: Vec::new(),
             disturbs: step.disturbs(),
+            faults: Vec::new(),
             victims: if noise { vec![0, 1] } else { Vec::new() },
             errors: Vec::new(),
         })

@@ -118,6 +118,8 @@ fn decide(view: &View<'_>, judgement: &mut Judgement) -> Result<(), String> {
 
 /// A number with its unit.
 pub(in crate::drill) fn say(value: f64, unit: Unit) -> String {
+    // A sum of nothing is -0, which is 0.
+    let value = value + 0.0;
     match unit {
         Unit::Time if value.abs() < 1.0 => format!("{:.1} ms", value * 1e3),
         Unit::Time => format!("{value:.2} s"),
