@@ -107,7 +107,8 @@ fn decide(view: &View<'_>, judgement: &mut Judgement) -> Result<(), String> {
         }
         return Ok(());
     }
-    let value = view.measure(window)?;
+    // A sum of nothing is -0, which is 0.
+    let value = view.measure(window)? + 0.0;
     judgement.measured = Some(value);
     judgement.evidence = format!("{}; {wanted}", say(value, unit));
     if condition.relation.holds(value, limit) {
@@ -118,8 +119,6 @@ fn decide(view: &View<'_>, judgement: &mut Judgement) -> Result<(), String> {
 
 /// A number with its unit.
 pub(in crate::drill) fn say(value: f64, unit: Unit) -> String {
-    // A sum of nothing is -0, which is 0.
-    let value = value + 0.0;
     match unit {
         Unit::Time if value.abs() < 1.0 => format!("{:.1} ms", value * 1e3),
         Unit::Time => format!("{value:.2} s"),
@@ -208,6 +207,8 @@ mod tests {
                 decided(expect, &record)
             );
         }
+        let nothing = decided("throughput > 0 after 9950ms", &record);
+        assert!(nothing.evidence.starts_with("0.00; wanted > 0.00"), "{nothing:?}");
     }
 
     #[test]

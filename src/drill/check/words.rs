@@ -524,7 +524,7 @@ mod tests {
             ("error_rate < 1% over 1ms", "says nothing"),
             ("error_rate < 1% over 100s", "over does nothing without within"),
             ("failed(http_200) == 0", "no answer fails with 200"),
-            ("failed(http_101) == 0", "known failures"),
+            ("failed(http_101) == 0", "unknown failure"),
         ] {
             let error = read(text, marks(&["crash"])).unwrap_err();
             assert!(error.contains(words), "{text}: {error}");
