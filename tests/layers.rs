@@ -25,7 +25,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("convert", &["cli", "profile"]),
-    ("ctl", &["actors", "cli", "faults", "truth", "types", "witness"]),
+    (
+        "ctl",
+        &["actors", "admin", "cli", "faults", "truth", "types", "witness"],
+    ),
     ("witness", &["block_hash", "transport", "truth", "types"]),
     (
         "replay_run",

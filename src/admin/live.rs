@@ -24,6 +24,9 @@ use super::seats::{MAX_READERS, Seat, TENURE};
 use crate::actors::control::Control;
 use crate::actors::latency::LatencyCounts;
 
+/// Longest silence of a stream while nothing happens: a comment comes so often, and tells that the fleet is there.
+pub const HEARTBEAT: Duration = Duration::from_secs(1);
+
 /// How often the journal is looked at.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -85,7 +88,9 @@ pub(super) async fn live(State(api): State<Arc<Api>>, Asked(wanted): Asked<Wante
         let event = reader.next().await?;
         Some((Ok::<_, Infallible>(event), reader))
     });
-    Sse::new(stream).keep_alive(KeepAlive::default()).into_response()
+    Sse::new(stream)
+        .keep_alive(KeepAlive::new().interval(HEARTBEAT))
+        .into_response()
 }
 
 fn event(name: &str, data: &impl serde::Serialize) -> Event {

@@ -16,9 +16,12 @@ mod exporter;
 pub mod figures;
 mod live;
 pub mod openapi;
+mod places;
 mod routes;
 mod schemas;
 mod seats;
 pub mod server;
 pub mod status;
 mod supervisor;
+
+pub use live::HEARTBEAT;

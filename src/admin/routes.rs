@@ -139,6 +139,9 @@ async fn actor(State(api): State<Arc<Api>>, Named(path): Named) -> Answer {
     let path: ActorPath = path.parse()?;
     let entry = api.control.registry().get(path.worker);
     let entry = entry.ok_or(CommandError::NoSuchActor(path))?;
+    if path.rank_index().is_some_and(|rank| rank >= entry.ranks()) {
+        return Err(CommandError::NoSuchActor(path).into());
+    }
     let snapshot = entry.snapshot();
     let now = api.control.now();
     if path.child.is_none() {

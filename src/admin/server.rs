@@ -4,6 +4,7 @@
 //! shows must not steer the fleet: without a token only requests that name a loopback host are taken, and never those that
 //! come from another origin.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -15,23 +16,26 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
+use http_body_util::BodyExt;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::TokioTimer;
 use hyper_util::service::TowerToHyperService;
 use socket2::SockRef;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::answer::Problem;
+use super::places::{Place, Places};
 use super::{dashboard, routes};
 use crate::actors::control::Control;
 use crate::config::AdminConfig;
 use crate::patient_io::PatientIo;
 use crate::whole_body::{Untaken, read_whole};
 
-/// Connections at a time; further ones wait.
+/// Connections at a time. A further one takes the place of one that has not sent the whole head of a request, and where
+/// all have it waits.
 const MAX_CONNECTIONS: usize = 128;
 
 /// Longest body of a request.
@@ -40,7 +44,10 @@ const MAX_BODY_BYTES: usize = 1 << 20;
 /// Longest head of a request.
 const MAX_HEAD_BYTES: usize = 16 << 10;
 
-/// Time for a head, for a body, and for a reader to take anything at all.
+/// Time for a head, and between two requests of a connection.
+const HEAD_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Time for a body, and for a reader to take anything at all.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Bytes that the kernel keeps for a reader, about. Its own choice is millions, and one that never reads would look like one
@@ -63,6 +70,8 @@ pub struct AdminDoor {
     address: SocketAddr,
     token: Option<String>,
 }
+
+type Incoming = hyper::Request<hyper::body::Incoming>;
 
 /// A running admin server. Dropping it ends it.
 #[derive(Debug)]
@@ -112,7 +121,7 @@ impl AdminDoor {
             };
             tokio::select! {
                 () = ended.cancelled() => {}
-                () = accept(listener, router, PATIENCE, &ended) => {}
+                () = accept(listener, router, (HEAD_PATIENCE, PATIENCE), &ended) => {}
             }
         });
         AdminServer { end }
@@ -125,12 +134,16 @@ impl Drop for AdminServer {
     }
 }
 
-async fn accept(listener: TcpListener, router: Router, patience: Duration, end: &CancellationToken) {
-    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+/// Times are those for a head, and for a reader to take anything.
+async fn accept(
+    listener: TcpListener,
+    router: Router,
+    (head_patience, patience): (Duration, Duration),
+    end: &CancellationToken,
+) {
+    let places = Places::new(MAX_CONNECTIONS);
     loop {
-        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else {
-            return;
-        };
+        places.room().await;
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
@@ -143,23 +156,43 @@ async fn accept(listener: TcpListener, router: Router, patience: Duration, end: 
         if let Err(error) = SockRef::from(&stream).set_send_buffer_size(SEND_BUFFER_BYTES) {
             tracing::debug!(%error, "admin connection");
         }
-        let service = TowerToHyperService::new(router.clone());
+        let place = places.take();
+        let service = served(router.clone(), Arc::clone(&place));
         let ended = end.clone();
         tokio::spawn(async move {
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
-                .header_read_timeout(patience)
+                .header_read_timeout(head_patience)
                 .max_buf_size(MAX_HEAD_BYTES)
                 .serve_connection(PatientIo::new(stream, patience), service);
             tokio::select! {
                 () = ended.cancelled() => {}
+                () = place.lost() => {}
                 served = connection => if let Err(error) = served {
                     tracing::debug!(%error, "admin connection lost");
                 }
             }
-            drop(permit);
         });
     }
+}
+
+/// The router, which keeps `place` from the head of each request to the end of its answer.
+fn served(
+    router: Router,
+    place: Arc<Place>,
+) -> impl Service<Incoming, Response = Response, Error = Infallible, Future: Send> {
+    let router = TowerToHyperService::new(router);
+    service_fn(move |request: Incoming| {
+        let busy = place.busy();
+        let answer = router.call(request);
+        async move {
+            let keep = move |frame| {
+                let _ = &busy;
+                frame
+            };
+            Ok(answer.await?.map(|body| Body::new(body.map_frame(keep))))
+        }
+    })
 }
 
 struct Guard {
@@ -174,8 +207,12 @@ impl Guard {
             if path == dashboard::PATH {
                 return Ok(());
             }
-            let shown = text(header::AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
-            return if shown.is_some_and(|shown| same(shown, token)) {
+            // RFC 9110, section 11.1: the name of a scheme has no case.
+            let shown = text(header::AUTHORIZATION).and_then(|value| value.split_once(' '));
+            let is_right = |(scheme, shown): (&str, &str)| {
+                scheme.eq_ignore_ascii_case("bearer") && same(shown.trim_start_matches(' '), token)
+            };
+            return if shown.is_some_and(is_right) {
                 Ok(())
             } else {
                 Err(Problem(
@@ -244,7 +281,7 @@ mod tests {
     use axum::body::Bytes;
     use axum::routing::get;
     use futures::StreamExt;
-    use tokio::io::AsyncWriteExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
     use tokio::sync::mpsc;
 
@@ -265,7 +302,7 @@ mod tests {
             let gone = Gone(gone.clone());
             let piece = move |()| {
                 let _ = &gone;
-                Ok::<_, std::convert::Infallible>(Bytes::from_static(&[b'.'; 1024]))
+                Ok::<_, Infallible>(Bytes::from_static(&[b'.'; 1024]))
             };
             Body::from_stream(futures::stream::repeat(()).map(piece))
         };
@@ -273,7 +310,8 @@ mod tests {
         let address = listener.local_addr().unwrap();
         tokio::spawn(async move {
             let router = Router::new().route("/", get(body));
-            accept(listener, router, Duration::from_millis(50), &CancellationToken::new()).await;
+            let moment = Duration::from_millis(50);
+            accept(listener, router, (moment, moment), &CancellationToken::new()).await;
         });
         (address, is_gone)
     }
@@ -294,6 +332,51 @@ mod tests {
         for _ in &readers {
             gone.recv().await.unwrap();
         }
+    }
+
+    #[tokio::test]
+    async fn crowds_that_never_end_a_head_shut_nobody_out() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            let router = Router::new().route("/", get(async || "here"));
+            // Time that is over for nobody while the test runs.
+            let ages = Duration::from_secs(3600);
+            accept(listener, router, (ages, ages), &CancellationToken::new()).await;
+        });
+        let mut crowd = Vec::new();
+        for _ in 0..4 * MAX_CONNECTIONS {
+            let mut slow = TcpStream::connect(address).await.unwrap();
+            // One that has lost its place is told so.
+            let _ = slow.write_all(b"GET / HTTP/1.1\r\nhost: local").await;
+            crowd.push(slow);
+        }
+        let mut newcomer = TcpStream::connect(address).await.unwrap();
+        newcomer
+            .write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+            .await
+            .unwrap();
+        let mut said = String::new();
+        newcomer.read_to_string(&mut said).await.unwrap();
+        assert!(said.ends_with("here"), "{said}");
+        // Whoever is served keeps its place, however often it asks.
+        let mut regular = TcpStream::connect(address).await.unwrap();
+        for _ in 0..3 {
+            let both = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\nHEAD / HTTP/1.1\r\nhost: localhost\r\n\r\n";
+            regular.write_all(both).await.unwrap();
+        }
+        regular
+            .write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+            .await
+            .unwrap();
+        let mut said = String::new();
+        regular.read_to_string(&mut said).await.unwrap();
+        assert_eq!(said.matches("200 OK").count(), 7, "{said}");
+        let mut lost = crowd.swap_remove(0);
+        assert!(
+            !matches!(lost.read(&mut [0; 16]).await, Ok(1..)),
+            "the first has given way"
+        );
     }
 
     fn check(token: Option<&str>, headers: &[(&str, &str)]) -> u16 {
@@ -321,7 +404,11 @@ mod tests {
         assert_eq!(check(token, &[("host", "example.org")]), 401);
         assert_eq!(check(token, &[("authorization", "Bearer secret-tokem")]), 401);
         assert_eq!(check(token, &[("authorization", "secret-token")]), 401);
-        assert_eq!(check(token, &[("authorization", "Bearer secret-token")]), 200);
+        assert_eq!(check(token, &[("authorization", "Basic secret-token")]), 401);
+        for scheme in ["Bearer", "bearer", "BEARER", "bearer "] {
+            let shown = format!("{scheme} secret-token");
+            assert_eq!(check(token, &[("authorization", &shown)]), 200, "{shown}");
+        }
         assert_eq!(
             check_path("/", token, &[("host", "example.org")]),
             200,

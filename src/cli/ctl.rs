@@ -1,5 +1,7 @@
 //! Arguments of `ctl`.
 
+use std::time::Duration;
+
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// Look at a running fleet, break it, mend it.
@@ -7,7 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 /// The fleet has to run with --admin-port. Workers are named by position (w3, w0-w7, w1,w5), as *, `group:<name>`,
 /// `label:<key>=<value>`, 25%, random(3), hottest or `most_cached`; children as w3/r0, w3/kv, w3/r0/native, w3/metrics,
 /// w3/lease, w3/rendezvous.
-/// Exit codes: 0 done, 1 the fleet said no or cannot be reached, 2 bad input.
+/// Exit codes: 0 done, 1 the fleet said no, cannot be reached or does not answer, 2 bad input.
 #[derive(Debug, Parser)]
 pub struct CtlArgs {
     /// Admin address of the fleet. A token is taken from `GHOSTFLEET_ADMIN_TOKEN`.
@@ -19,6 +21,10 @@ pub struct CtlArgs {
         default_value = "http://127.0.0.1:9180"
     )]
     pub url: String,
+    /// Longest silence of the fleet, seconds, after which it is given up; of `live` and `top` at least 3. An order that
+    /// takes its time, such as heal, is waited for as long as the fleet answers anything else.
+    #[arg(long, global = true, value_name = "SECONDS", default_value = "10", value_parser = patience)]
+    pub timeout: Duration,
     /// Print what the fleet answers, as JSON.
     #[arg(long, global = true)]
     pub json: bool,
@@ -239,6 +245,14 @@ pub struct DriftArgs {
     /// Seed of planted prompts; one that was used before finds its prompts cached.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
+}
+
+/// Reads a time to wait: from a millisecond to a day.
+fn patience(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.001..=86_400.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        Ok(_) | Err(_) => Err("a time-out is a number of seconds from 0.001 to 86400".to_owned()),
+    }
 }
 
 /// Reads a share.

@@ -1,12 +1,16 @@
 //! A client of the admin API.
 
-use std::io::Read;
+use std::io::{self, Read};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
 use std::time::Duration;
 
 use serde_json::Value;
 use ureq::http::Response;
 use ureq::typestate::WithBody;
 use ureq::{Agent, RequestBuilder};
+
+use crate::admin::HEARTBEAT;
 
 /// A call that brought no answer.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +25,17 @@ pub enum ClientError {
         url: String,
         /// Why not.
         reason: String,
+    },
+    /// Somebody is there and says nothing.
+    #[error(
+        "the fleet at {url} does not answer within {seconds} s; look whether its process is stopped or starved, or wait \
+         longer with --timeout"
+    )]
+    Silent {
+        /// Where.
+        url: String,
+        /// For how long.
+        seconds: f64,
     },
     /// The fleet says no.
     #[error("{error}")]
@@ -50,27 +65,37 @@ impl ClientError {
 /// Longest answer: a snapshot of tens of thousands of workers.
 const MAX_ANSWER_BYTES: u64 = 256 << 20;
 
+/// Longest time for a whole answer, however steadily it comes.
+const WHOLE_ANSWER: Duration = Duration::from_secs(90);
+
+/// Heartbeats that a stream may miss before its fleet counts as silent, whatever the time-out.
+const MISSED_HEARTBEATS: u32 = 3;
+
 /// One fleet.
 #[derive(Clone)]
 pub(super) struct Client {
     agent: Agent,
     url: String,
     token: Option<String>,
+    /// Longest silence.
+    patience: Duration,
 }
 
 type Sent = Result<Response<ureq::Body>, ureq::Error>;
 
 impl Client {
-    pub(super) fn new(url: &str) -> Result<Self, ClientError> {
+    /// A client that waits for `patience` at a time, as long as nothing comes.
+    pub(super) fn new(url: &str, patience: Duration) -> Result<Self, ClientError> {
         let url = url.trim_end_matches('/');
         if !url.starts_with("http://") && !url.starts_with("https://") {
             return Err(ClientError::Url(url.to_owned()));
         }
         let config = Agent::config_builder()
             .http_status_as_error(false)
-            .timeout_connect(Some(Duration::from_secs(5)))
-            // A restart waits for the streams of a drain.
-            .timeout_global(Some(Duration::from_secs(90)))
+            .timeout_connect(Some(patience))
+            .timeout_per_read(Some(patience))
+            .timeout_per_write(Some(patience))
+            .timeout_global(Some(WHOLE_ANSWER.max(patience)))
             .proxy(None)
             .build();
         Ok(Self {
@@ -79,6 +104,7 @@ impl Client {
             token: std::env::var("GHOSTFLEET_ADMIN_TOKEN")
                 .ok()
                 .filter(|token| !token.is_empty()),
+            patience,
         })
     }
 
@@ -115,7 +141,11 @@ impl Client {
         for (name, value) in query {
             request = request.query(name, value);
         }
-        let request = request.config().timeout_global(None).build();
+        let request = request
+            .config()
+            .timeout_global(None)
+            .timeout_per_read(Some(self.stream_patience()))
+            .build();
         let response = request.header("authorization", self.bearer()).call();
         if response.as_ref().is_ok_and(|response| response.status().is_success()) {
             // The limit of whole answers is not for streams; their reader has one per event.
@@ -123,6 +153,11 @@ impl Client {
                 Ok(response) => Ok(response.into_body().into_with_config().limit(u64::MAX).reader()),
                 Err(error) => Err(self.unreachable(&error)),
             };
+        }
+        if let Err(error) = &response
+            && let Some(silent) = self.silent(error, self.stream_patience())
+        {
+            return Err(silent);
         }
         self.read(response, false).and_then(|_| {
             Err(ClientError::NotAFleet {
@@ -143,8 +178,25 @@ impl Client {
     }
 
     /// An order; answers that tell of failures are answers too, and have the status of the worst.
+    ///
+    /// A fleet may answer late: who heals a worker that drains waits for its streams. So silence alone says nothing, and
+    /// when it lasts the fleet is asked for something else; the order is given up when that has no answer either.
     pub(super) fn command(&self, order: &Value) -> Result<(u16, Value), ClientError> {
-        self.read(self.send(self.agent.post(self.to("/v1/commands")), order), true)
+        let (done, outcome) = mpsc::channel();
+        let (client, order) = (self.clone(), order.clone());
+        thread::spawn(move || {
+            let request = client.agent.post(client.to("/v1/commands"));
+            let request = request.config().timeout_per_read(None).build();
+            // Whoever has given up does not listen.
+            let _ = done.send(client.read(client.send(request, &order), true));
+        });
+        loop {
+            match outcome.recv_timeout(self.patience) {
+                Ok(outcome) => return outcome,
+                Err(RecvTimeoutError::Timeout) => drop(self.get("/v1/fleet", &[])?),
+                Err(RecvTimeoutError::Disconnected) => return Err(self.not_a_fleet("the order was lost".to_owned())),
+            }
+        }
     }
 
     pub(super) fn delete(&self, path: &str) -> Result<Value, ClientError> {
@@ -165,10 +217,34 @@ impl Client {
     }
 
     fn unreachable(&self, error: &ureq::Error) -> ClientError {
-        ClientError::Unreachable {
+        self.silent(error, self.patience)
+            .unwrap_or_else(|| ClientError::Unreachable {
+                url: self.url.clone(),
+                reason: error.to_string(),
+            })
+    }
+
+    fn silent(&self, error: &ureq::Error, patience: Duration) -> Option<ClientError> {
+        let span = match error {
+            ureq::Error::Timeout(ureq::Timeout::Global) => WHOLE_ANSWER.max(patience),
+            ureq::Error::Timeout(_) => patience,
+            _ => return None,
+        };
+        Some(ClientError::Silent {
             url: self.url.clone(),
-            reason: error.to_string(),
-        }
+            seconds: span.as_secs_f64(),
+        })
+    }
+
+    /// A stream has broken off.
+    pub(super) fn broken(&self, error: io::Error) -> ClientError {
+        let error = ureq::Error::from(error);
+        self.silent(&error, self.stream_patience())
+            .unwrap_or_else(|| self.not_a_fleet(error.to_string()))
+    }
+
+    fn stream_patience(&self) -> Duration {
+        self.patience.max(HEARTBEAT * MISSED_HEARTBEATS)
     }
 
     fn read(&self, sent: Sent, with_results: bool) -> Result<(u16, Value), ClientError> {
@@ -180,7 +256,8 @@ impl Client {
             .with_config()
             .limit(MAX_ANSWER_BYTES)
             .read_to_string();
-        let text = text.map_err(|error| not_a_fleet(error.to_string()))?;
+        let silent = |error: &_| self.silent(error, self.patience);
+        let text = text.map_err(|error| silent(&error).unwrap_or_else(|| not_a_fleet(error.to_string())))?;
         let value: Value =
             serde_json::from_str(&text).map_err(|error| not_a_fleet(format!("status {status}, {error}")))?;
         if status < 300 || (with_results && value.get("results").is_some()) {

@@ -19,7 +19,7 @@ pub(super) fn follow(client: &Client, args: &LiveArgs, as_json: bool) -> Result<
     let mut events = Events::new(client.stream("/v1/live", &query)?);
     let mut left = args.events;
     while left != Some(0) {
-        let event = events.next().map_err(|error| not_a_fleet(error.to_string()))?;
+        let event = events.next().map_err(|error| client.broken(error))?;
         let (name, data) = event.ok_or_else(|| CtlError::Partly("the fleet has ended the stream".to_owned()))?;
         let data: Value = serde_json::from_str(&data).map_err(|error| not_a_fleet(error.to_string()))?;
         say(

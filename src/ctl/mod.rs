@@ -68,7 +68,7 @@ impl CtlError {
 /// # Errors
 /// [`CtlError`].
 pub fn run(args: &CtlArgs) -> Result<(), CtlError> {
-    let client = Client::new(&args.url)?;
+    let client = Client::new(&args.url, args.timeout)?;
     let show = |value: &Value, text| show(args, value, text);
     match &args.command {
         CtlCommand::Fleet { workers } => {
@@ -281,6 +281,7 @@ fn names_nobody(error: ClientError) -> CtlError {
         ClientError::Refused { status: 404, error } => CtlError::Nobody(error),
         error @ (ClientError::Url(_)
         | ClientError::Unreachable { .. }
+        | ClientError::Silent { .. }
         | ClientError::Refused { .. }
         | ClientError::NotAFleet { .. }) => error.into(),
     }

@@ -134,6 +134,8 @@ pub struct Request {
     pub ended: f64,
     /// Tokens that came.
     pub tokens: u32,
+    /// Whether the answer itself has told how many tokens it has; else pieces are counted, and its length is not judged.
+    pub is_counted: bool,
     /// Longest silence after the first token, seconds.
     pub gap: f64,
     /// How it ended; `None`: well.
@@ -152,6 +154,7 @@ pub struct Request {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Failure {
     /// Which way: `connect`, `reset`, `http_<status>`, `error_event`, `truncated`, `malformed`, `timeout`, `first_token_timeout`,
+    /// `short_answer` and `long_answer` (fewer or more tokens than were asked for, as its usage says),
     /// `unfinished` (the drill was over), `not_sent` (too many under way).
     pub kind: String,
     /// In words.
@@ -177,7 +180,7 @@ impl Request {
 
 impl Failure {
     /// Every kind but `http_<status>`.
-    pub const KINDS: [&str; 9] = [
+    pub const KINDS: [&str; 11] = [
         "connect",
         "reset",
         "error_event",
@@ -185,6 +188,8 @@ impl Failure {
         "malformed",
         "timeout",
         "first_token_timeout",
+        "short_answer",
+        "long_answer",
         "unfinished",
         "not_sent",
     ];
@@ -373,6 +378,17 @@ impl Record {
         }
     }
 
+    /// Says so when there are answers that do not tell their length.
+    pub fn note_uncounted(&mut self) {
+        let uncounted = |request: &&Request| request.failure.is_none() && !request.is_counted;
+        let many = self.requests.iter().filter(uncounted).count();
+        if many > 0 {
+            self.notes.push(format!(
+                "{many} answers came without usage.completion_tokens: nobody can tell whether they are as long as asked for"
+            ));
+        }
+    }
+
     /// Takes out requests that the drill has sent for its own ends.
     pub fn leave_out(&mut self, own: &BTreeSet<String>) {
         self.arrivals.retain(|arrival| !own.contains(&arrival.request));
@@ -429,6 +445,7 @@ pub(super) mod tests {
             last: Some(sent + ttft + 0.03),
             ended: sent + ttft + 0.03,
             tokens: 4,
+            is_counted: true,
             gap: 0.01,
             failure: None,
             id: None,
@@ -444,6 +461,7 @@ pub(super) mod tests {
             last: None,
             ended: sent + after,
             tokens: 0,
+            is_counted: false,
             failure: Some(Failure {
                 kind: kind.to_owned(),
                 detail: String::new(),
@@ -534,6 +552,21 @@ pub(super) mod tests {
         assert!(idle[0].starts_with(words), "{idle:?}");
         moment.errors.push("no such worker".to_owned());
         assert_eq!(moment.idle().count(), 0, "what could not be done is an error");
+    }
+
+    #[test]
+    fn answers_that_do_not_tell_their_length_are_noted() {
+        let mut record = record();
+        record.requests = vec![request(1.0, 0.1), failed(1.0, "reset", 0.1)];
+        record.note_uncounted();
+        assert!(record.notes.is_empty(), "{:?}", record.notes);
+        record.requests[0].is_counted = false;
+        record.note_uncounted();
+        assert!(
+            record.notes[0].starts_with("1 answers came without"),
+            "{:?}",
+            record.notes
+        );
     }
 
     #[test]

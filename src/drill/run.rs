@@ -475,6 +475,7 @@ impl Stage<'_> {
         let own = truth.map_or_else(Vec::new, Truth::own_requests);
         record.leave_out(&own.into_iter().collect());
         record.join();
+        record.note_uncounted();
         (record, broken.or_else(|| self.stop.reason()))
     }
 

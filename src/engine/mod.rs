@@ -340,6 +340,8 @@ pub struct Admission {
     pub id: RequestId,
     /// Tokens taken from the prefix cache: of the prompt, and after a preemption of the answer so far too.
     pub cached_tokens: u32,
+    /// Those of them that came from host memory; told of first admissions where there is such memory.
+    pub from_host: Option<u32>,
     /// Whether this is a re-admission after a preemption.
     pub again: bool,
 }

@@ -171,6 +171,8 @@ impl Collector {
             reused_input_tokens: handoff
                 .and_then(|handoff| handoff.prefill_reused)
                 .unwrap_or(flight.reused),
+            first_admission_g1_reused_input_tokens: flight.admitted.first().and_then(AdmissionLog::gpu_reused),
+            first_admission_host_reused_input_tokens: flight.admitted.first().and_then(|first| first.from_host),
             prefill_worker_idx: handoff.and_then(|handoff| handoff.route.target).map(index),
             decode_worker_idx: target.map(index),
             logical_worker_id: target.map(|target| target.worker),
@@ -276,6 +278,8 @@ fn admissions(flight: &Flight) -> Vec<AdmissionRecord> {
             },
             at_ms: admission.at.as_ms(),
             reused_input_tokens: admission.reused,
+            g1_reused_input_tokens: admission.gpu_reused(),
+            host_reused_input_tokens: admission.from_host,
             is_readmission: admission.again,
         }
     };

@@ -60,7 +60,16 @@ pub(crate) struct AdmissionLog {
     /// On the prefill side of a disaggregated fleet.
     pub(crate) prefill: bool,
     pub(crate) reused: u32,
+    /// Part of it that came from host memory, where that is told.
+    pub(crate) from_host: Option<u32>,
     pub(crate) again: bool,
+}
+
+impl AdmissionLog {
+    /// What did not come from host memory, where that is told.
+    pub(crate) fn gpu_reused(&self) -> Option<u32> {
+        self.from_host.map(|from_host| self.reused.saturating_sub(from_host))
+    }
 }
 
 /// Progress of a request through a disaggregated fleet.

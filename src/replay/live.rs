@@ -329,6 +329,7 @@ impl LiveRun {
                     at: admitted,
                     prefill: true,
                     reused: cached_tokens,
+                    from_host: None,
                     again: false,
                 });
                 let computed = flight.turn.input_tokens.saturating_sub(cached_tokens);
@@ -372,6 +373,7 @@ impl LiveRun {
                 at: admitted,
                 prefill: false,
                 reused: cached_tokens,
+                from_host: None,
                 again: false,
             });
         }

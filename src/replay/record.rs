@@ -44,6 +44,11 @@ pub struct RequestRecord {
     pub requested_output_length: u32,
     pub output_length: u32,
     pub reused_input_tokens: u32,
+    /// At the first admission: from the GPU's own cache; told, as the next one, where there is host memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_admission_g1_reused_input_tokens: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_admission_host_reused_input_tokens: Option<u32>,
     pub prefill_worker_idx: Option<u32>,
     /// Not told with the rules of 1.4.2 where there is one worker.
     pub decode_worker_idx: Option<u32>,
@@ -124,6 +129,11 @@ pub struct AdmissionRecord {
     pub pool: &'static str,
     pub at_ms: f64,
     pub reused_input_tokens: u32,
+    /// Of a first admission where there is host memory, as the next one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub g1_reused_input_tokens: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_reused_input_tokens: Option<u32>,
     /// After a preemption.
     pub is_readmission: bool,
 }

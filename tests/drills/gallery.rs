@@ -71,6 +71,7 @@ fn ruined(scenario: &Scenario, noise: bool) -> Record {
         id: None,
         instance: None,
         workers: vec![0],
+        is_counted: true,
         believed_hit: Some(0.9),
     };
     let mut record = Record {

@@ -239,8 +239,14 @@ fn snapshots_tell_of_every_actor_and_the_true_cache() {
     assert_eq!(blocks[1]["parent"], blocks[0]["block_hash"]);
     let (_, fleet) = admin.get("/v1/fleet");
     assert_eq!((&fleet["launch"], &fleet["tokens_total"]), (&json!("ready"), &json!(4)));
-    assert_eq!(admin.get("/v1/actors/w0/r5").1["inside"]["alive"], false);
-    assert_eq!(admin.get("/v1/actors/w5").0, 404);
+    for nobody in ["w5", "w0/r5", "w0/r5/kv", "w0/r5/native"] {
+        let (status, answer) = admin.get(&format!("/v1/actors/{nobody}"));
+        let error = answer["error"].as_str().unwrap_or_default();
+        assert!(
+            status == 404 && error.contains("there is no actor"),
+            "{nobody}: {status} {answer}"
+        );
+    }
 }
 
 #[test]

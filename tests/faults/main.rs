@@ -27,5 +27,6 @@ mod life;
 mod planes;
 mod raw;
 mod recorder;
+mod silence;
 mod views;
 mod wire;

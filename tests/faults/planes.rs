@@ -342,7 +342,7 @@ fn answers_over_http_are_spoiled_and_what_has_no_form_there_is_not_counted() {
     assert_eq!(error, None);
     let events: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
     let is_json = |event: &&str| serde_json::from_str::<Value>(event).is_ok();
-    assert!(events[..3].iter().all(|event| is_json(event)), "{said}");
+    assert!(events[..3].iter().all(is_json), "{said}");
     assert_eq!(events[3], "not a frame", "{said}");
     assert_eq!(
         events.iter().filter(|event| !is_json(event)).count(),

@@ -78,7 +78,7 @@ pub(super) fn follow_once(
     let query = [("workers", "columns".to_owned()), ("every_ms", every_ms.to_string())];
     let mut events = Events::new(client.stream("/v1/live", &query)?);
     let mut samples = 0;
-    while let Some((name, data)) = events.next().map_err(|error| not_a_fleet(error.to_string()))? {
+    while let Some((name, data)) = events.next().map_err(|error| client.broken(error))? {
         let told = read(&name, &data).map_err(|error| not_a_fleet(error.to_string()))?;
         let Some(told) = told else { continue };
         samples += usize::from(matches!(told, News::Sample(_)));
@@ -118,7 +118,11 @@ mod tests {
     fn many_frames_of_many_workers_cost_one_request() {
         const WORKERS: usize = 1000;
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let client = Client::new(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
+        let client = Client::new(
+            &format!("http://{}", listener.local_addr().unwrap()),
+            Duration::from_secs(10),
+        )
+        .unwrap();
         let server = std::thread::spawn(move || {
             let (mut socket, _) = listener.accept().unwrap();
             let mut asked = 0;

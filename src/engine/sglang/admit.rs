@@ -405,6 +405,7 @@ impl Sglang {
             pass.admissions.push(Admission {
                 id: slot.sequence.id,
                 cached_tokens: start,
+                from_host: None,
                 again,
             });
         }

@@ -141,6 +141,7 @@ impl Sglang {
             pass.admissions.push(Admission {
                 id: slot.sequence.id,
                 cached_tokens: 0,
+                from_host: None,
                 again: std::mem::replace(&mut slot.admitted_before, true),
             });
             if self.rules.is_real() {

@@ -86,12 +86,17 @@ impl Vllm {
             self.park(at);
             return true;
         }
+        self.turn_down(at, reason);
+        true
+    }
+
+    /// Drops a request that waits.
+    fn turn_down(&mut self, at: u32, reason: Rejected) {
         let id = self.slots[at].sequence.id;
         self.unqueue(at);
         self.slots.remove(at);
         self.ids.remove(&id);
         self.scratch.rejected.push(Output::Rejected { id, reason });
-        true
     }
 
     /// Admits the head of the queue with its first chunk, or finds that it has to wait.
@@ -124,6 +129,12 @@ impl Vllm {
         };
         let copies = matches!(look, Look::Copy(_));
         if !self.rules.chunked_prefill && whole - cached > budget && !copies {
+            // Nobody runs who could bring more of it into the cache: it would wait for ever, and all behind it.
+            if self.lanes.is_empty() && u64::from(budget) >= self.rules.budget && !self.rules.real {
+                let reason = self.rules.over_budget(self.slots[at].sequence.prompt_len());
+                self.turn_down(at, reason);
+                return Head::Aside;
+            }
             return Head::Waits;
         }
         if cached < len && budget == 0 {
@@ -163,8 +174,8 @@ impl Vllm {
             self.blocked_at = Some(self.version());
             return Head::Waits;
         }
-        self.note_admission(at, cached);
-        self.enter(at, cached, pass);
+        let from_host = self.note_admission(at, cached);
+        self.enter(at, cached, from_host, pass);
         if !here {
             let table = &mut self.slots[at].sequence.table;
             self.pool.adopt(table, &self.scratch.hits);
@@ -204,7 +215,7 @@ impl Vllm {
     /// Admits a request whose prompt KV is in its blocks: nothing is computed before its first decode step.
     fn admit_resident(&mut self, at: u32, work: &mut Work, pass: &mut Pass) {
         self.slots[at].resident = false;
-        self.enter(at, 0, pass);
+        self.enter(at, 0, 0, pass);
         let len = self.slots[at].sequence.len();
         self.compute(at, len, len, work, pass);
         self.reach_end(at, len);
@@ -272,7 +283,7 @@ impl Vllm {
     }
 
     /// Moves the head of the queue to the end of the running list.
-    fn enter(&mut self, at: u32, cached: u32, pass: &mut Pass) {
+    fn enter(&mut self, at: u32, cached: u32, from_host: u32, pass: &mut Pass) {
         self.unqueue(at);
         let slot = &mut self.slots[at];
         slot.ordinal = self
@@ -281,9 +292,11 @@ impl Vllm {
         slot.phase = Phase::Prefilling;
         self.prefilling.push(at);
         let again = std::mem::replace(&mut slot.admitted_before, true);
+        let has_host = self.tiers.as_ref().is_some_and(|tiers| tiers.writes_through());
         pass.admissions.push(Admission {
             id: slot.sequence.id,
             cached_tokens: cached,
+            from_host: (has_host && !again).then_some(from_host),
             again,
         });
     }

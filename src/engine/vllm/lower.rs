@@ -55,9 +55,9 @@ pub(super) enum Load {
     #[default]
     Nothing,
     /// On their way into the private blocks at the end of its table.
-    Coming { id: TransferId, needs: u32 },
-    /// In its table, all of whose blocks are cached.
-    Here { needs: u32 },
+    Coming { id: TransferId, needs: u32, in_gpu: u32 },
+    /// In its table, all of whose blocks are cached, behind `in_gpu` that were there before.
+    Here { needs: u32, in_gpu: u32 },
 }
 
 impl Load {
@@ -65,7 +65,7 @@ impl Load {
     fn needs(self) -> Option<u32> {
         match self {
             Self::Nothing => None,
-            Self::Coming { needs, .. } | Self::Here { needs } => Some(needs),
+            Self::Coming { needs, .. } | Self::Here { needs, .. } => Some(needs),
         }
     }
 }
@@ -194,16 +194,23 @@ impl Vllm {
         let id = tiers.load(at, identities.clone(), now, free.unwrap_or(now));
         tiers.let_go(&identities);
         let needs = self.rules.blocks(self.slots[at].sequence.len());
-        self.slots[at].lower.load = Load::Coming { id, needs };
+        let in_gpu = u32::try_from(self.scratch.hits.len()).unwrap_or(u32::MAX);
+        self.slots[at].lower.load = Load::Coming { id, needs, in_gpu };
         true
     }
 
-    /// A request with copied blocks in its table is admitted with `cached` tokens.
-    pub(super) fn note_admission(&mut self, at: u32, cached: u32) {
+    /// A request is admitted with `cached` tokens, perhaps with copied blocks in its table; returns how many tokens these
+    /// have brought.
+    pub(super) fn note_admission(&mut self, at: u32, cached: u32) -> u32 {
         let lower = &mut self.slots[at].lower;
         lower.rounds = 0;
-        if std::mem::take(&mut lower.load) != Load::Nothing {
+        let load = std::mem::take(&mut lower.load);
+        if load != Load::Nothing {
             lower.stored = cached / self.rules.block_size;
+        }
+        match load {
+            Load::Here { in_gpu, .. } => cached.saturating_sub(in_gpu.saturating_mul(self.rules.block_size)),
+            Load::Nothing | Load::Coming { .. } => 0,
         }
     }
 
@@ -335,8 +342,8 @@ impl Vllm {
         }
         for at in tiers.take_loaded() {
             let slot = &mut self.slots[at];
-            if let Load::Coming { needs, .. } = slot.lower.load {
-                slot.lower.load = Load::Here { needs };
+            if let Load::Coming { needs, in_gpu, .. } = slot.lower.load {
+                slot.lower.load = Load::Here { needs, in_gpu };
                 let blocks = slot.sequence.table.len();
                 self.register(at, blocks, pass);
             }

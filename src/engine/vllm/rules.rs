@@ -126,13 +126,21 @@ impl Rules {
         if prompt_tokens == 0 {
             return Err(Rejected::EmptyPrompt);
         }
-        if !self.chunked_prefill && u64::from(prompt_tokens) > self.budget {
-            return Err(Rejected::PromptExceedsBudget {
-                prompt_tokens,
-                budget: u32::try_from(self.budget).unwrap_or(u32::MAX),
-            });
+        if !self.real {
+            return Ok(());
         }
-        if self.real { self.fits(prompt_tokens) } else { Ok(()) }
+        if !self.chunked_prefill && u64::from(prompt_tokens) > self.budget {
+            return Err(self.over_budget(prompt_tokens));
+        }
+        self.fits(prompt_tokens)
+    }
+
+    /// A prompt that no pass can compute in one piece.
+    pub(super) fn over_budget(&self, prompt_tokens: u32) -> Rejected {
+        Rejected::PromptExceedsBudget {
+            prompt_tokens,
+            budget: u32::try_from(self.budget).unwrap_or(u32::MAX),
+        }
     }
 
     /// Whether a prompt can be held at all.

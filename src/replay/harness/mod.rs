@@ -210,6 +210,7 @@ impl Harness {
             }
             let waiting = self.flights.len();
             if waiting == 0 && source.is_drained() {
+                self.come_to_rest();
                 break;
             }
             let Some(next) = self.next_instant(source) else {
@@ -248,6 +249,23 @@ impl Harness {
         let ended_at = self.now;
         self.cut_off(source);
         Ok(self.report(ended_at, source, partial))
+    }
+
+    /// A fleet with host memory is at rest when what is on its way there has arrived.
+    fn come_to_rest(&mut self) {
+        let idle_since = self.now;
+        for pool in &mut self.pools {
+            for (_, worker) in pool.workers() {
+                for rank in &mut worker.ranks {
+                    let mut last = idle_since;
+                    while let Some(at) = rank.engine.wakes_at().filter(|at| *at > last) {
+                        last = at;
+                        rank.engine.step_into(at, &mut rank.pass);
+                    }
+                    self.now = self.now.max(last);
+                }
+            }
+        }
     }
 
     fn report(mut self, ended_at: SimTime, source: &dyn Source, partial: bool) -> Report {

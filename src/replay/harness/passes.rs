@@ -56,6 +56,7 @@ impl Harness {
                         at: now,
                         prefill: prefill_side,
                         reused: admission.cached_tokens,
+                        from_host: admission.from_host,
                         again: admission.again,
                     });
                 }

@@ -195,10 +195,12 @@ fn key(row: &[Value]) -> String {
 }
 
 fn same_cell(theirs: &Value, mine: &Value) -> bool {
-    match (theirs.as_f64(), mine.as_f64()) {
-        (Some(theirs), Some(mine)) => (theirs - mine).abs() <= TIME_TOLERANCE,
-        _ => theirs == mine,
+    if let (Some(theirs), Some(mine)) = (theirs.as_f64(), mine.as_f64()) {
+        return (theirs - mine).abs() <= TIME_TOLERANCE;
     }
+    let mut found = Vec::new();
+    below("", theirs, mine, &mut found);
+    found.is_empty()
 }
 
 /// Our mean over seeds against what the peer's runs spread over.

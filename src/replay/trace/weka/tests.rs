@@ -209,7 +209,7 @@ fn every_refusal_names_the_place() {
             "w.json, line 5: requests[1].requests[1].t is \"x\", expected a number",
         ),
         (
-            TRACE.replace(r#"[1,2],"#, r#"[1,-2],"#),
+            TRACE.replace("[1,2],", "[1,-2],"),
             "w.json, line 2: requests[0].hash_ids[1] is -2, expected a whole number from 0 on",
         ),
         (

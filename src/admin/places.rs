@@ -1,0 +1,200 @@
+//! Places of connections. There are so many and no more. Those that have not sent the whole head of a request hold theirs
+//! on sufferance: where all are taken, the one that has been waited for longest gives way to the newcomer, so nobody is
+//! shut out by connections that say nothing, or speak slowly.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+#[derive(Debug)]
+pub(super) struct Places {
+    most: usize,
+    taken: Mutex<Taken>,
+    freed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Taken {
+    /// Connections whose head is awaited, by when that began.
+    waiting: BTreeMap<u64, CancellationToken>,
+    /// Connections with a request under way.
+    busy: usize,
+    turns: u64,
+}
+
+/// A connection's place, free again when dropped.
+#[derive(Debug)]
+pub(super) struct Place {
+    places: Arc<Places>,
+    leave: CancellationToken,
+    /// Its turn among those that wait; `None`: busy.
+    turn: Mutex<Option<u64>>,
+}
+
+/// A request under way: until it is dropped, nobody takes the place.
+#[derive(Debug)]
+pub(super) struct Busy(Arc<Place>);
+
+impl Places {
+    pub(super) fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self {
+            most,
+            taken: Mutex::default(),
+            freed: Notify::new(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Taken> {
+        lock(&self.taken)
+    }
+
+    /// Waits until there is a place, or one that can be had from another: not all are busy.
+    pub(super) async fn room(&self) {
+        loop {
+            let freed = self.freed.notified();
+            if self.lock().busy < self.most {
+                return;
+            }
+            freed.await;
+        }
+    }
+
+    /// A place for a connection that has just come.
+    pub(super) fn take(self: &Arc<Self>) -> Arc<Place> {
+        let leave = CancellationToken::new();
+        let mut taken = self.lock();
+        if taken.waiting.len() + taken.busy >= self.most
+            && let Some((_, longest)) = taken.waiting.pop_first()
+        {
+            longest.cancel();
+        }
+        let turn = taken.wait(leave.clone());
+        drop(taken);
+        Arc::new(Place {
+            places: Arc::clone(self),
+            leave,
+            turn: Mutex::new(Some(turn)),
+        })
+    }
+}
+
+impl Taken {
+    fn wait(&mut self, leave: CancellationToken) -> u64 {
+        self.turns += 1;
+        self.waiting.insert(self.turns, leave);
+        self.turns
+    }
+}
+
+impl Place {
+    /// Comes when somebody else has it.
+    pub(super) async fn lost(&self) {
+        self.leave.cancelled().await;
+    }
+
+    /// The head of a request is there.
+    pub(super) fn busy(self: &Arc<Self>) -> Busy {
+        let mut turn = lock(&self.turn);
+        let mut taken = self.places.lock();
+        // One that was lost a moment ago has been removed; it is not counted any more.
+        if let Some(waited) = turn.take()
+            && taken.waiting.remove(&waited).is_some()
+        {
+            taken.busy += 1;
+        } else {
+            self.leave.cancel();
+        }
+        drop((taken, turn));
+        Busy(Arc::clone(self))
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let place = &self.0;
+        if place.leave.is_cancelled() {
+            return;
+        }
+        let mut turn = lock(&place.turn);
+        let mut taken = place.places.lock();
+        taken.busy -= 1;
+        *turn = Some(taken.wait(place.leave.clone()));
+        drop((taken, turn));
+        place.places.freed.notify_one();
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(turn) = lock(&self.turn).take() {
+            self.places.lock().waiting.remove(&turn);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing in here panics while a lock is held.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    fn is_lost(place: &Place) -> bool {
+        place.lost().now_or_never().is_some()
+    }
+
+    fn counts(places: &Places) -> (usize, usize) {
+        let taken = places.lock();
+        (taken.waiting.len(), taken.busy)
+    }
+
+    #[test]
+    fn whoever_has_been_waited_for_longest_gives_way_and_a_busy_one_never() {
+        let places = Places::new(3);
+        let [slow, busy, newer] = [(); 3].map(|()| places.take());
+        let request = busy.busy();
+        let newest = places.take();
+        assert!(is_lost(&slow) && !is_lost(&busy) && !is_lost(&newer) && !is_lost(&newest));
+        drop(slow);
+        // Its turn to wait begins when it has been served.
+        drop(request);
+        let last = places.take();
+        assert!(is_lost(&newer) && !is_lost(&newest) && !is_lost(&busy));
+        drop(places.take());
+        assert!(is_lost(&newest) && !is_lost(&busy) && !is_lost(&last));
+        drop(places.take());
+        assert!(!is_lost(&busy), "there was a free place");
+    }
+
+    #[test]
+    fn where_all_are_busy_newcomers_wait_until_one_is_not() {
+        let places = Places::new(2);
+        let [one, other] = [(); 2].map(|()| places.take());
+        let (request, ended) = (one.busy(), other.busy());
+        assert!(places.room().now_or_never().is_none());
+        drop(ended);
+        assert!(places.room().now_or_never().is_some());
+        let again = other.busy();
+        assert!(places.room().now_or_never().is_none());
+        drop((request, one));
+        assert!(places.room().now_or_never().is_some());
+        drop((again, other));
+        assert_eq!(counts(&places), (0, 0));
+    }
+
+    #[test]
+    fn a_head_that_ends_when_its_place_is_lost_takes_none() {
+        let places = Places::new(1);
+        let late = places.take();
+        let newcomer = places.take();
+        drop(late.busy());
+        assert!(is_lost(&late) && !is_lost(&newcomer));
+        assert_eq!(counts(&places), (1, 0));
+    }
+}
