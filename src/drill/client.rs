@@ -1,5 +1,6 @@
 //! A client as users have it: tokens as they come, a limit on every wait.
 
+use std::cmp::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -27,6 +28,8 @@ pub(super) struct Ask {
     pub(super) body: Bytes,
     /// Whether the body asks for a stream.
     pub(super) stream: bool,
+    /// Length of the answer that the body insists on, in tokens.
+    pub(super) tokens: Option<u32>,
     pub(super) first_token_timeout: Duration,
     pub(super) timeout: Duration,
 }
@@ -71,7 +74,7 @@ async fn exchange(
     (first_deadline, deadline): (Instant, Instant),
     answer: &mut Answer,
 ) -> Result<(), Failure> {
-    let (stream, authority) = (ask.stream, ask.authority);
+    let (stream, tokens, authority) = (ask.stream, ask.tokens, ask.authority);
     let sent = async {
         let mut connection = connections.get(&authority).await?;
         let response = send(&mut connection, Method::POST, &authority, COMPLETIONS, ask.body).await?;
@@ -100,7 +103,7 @@ async fn exchange(
         answer.heard.done = true;
         let now = begun.elapsed();
         (answer.first, answer.last) = (Some(now), Some(now));
-        return verdict(&answer.heard);
+        return verdict(&answer.heard, tokens);
     }
     let mut lines = Lines::default();
     loop {
@@ -128,25 +131,43 @@ async fn exchange(
         pushed.map_err(|_| failure("malformed", "a line does not end"))?;
     }
     connections.put_back(&authority, connection);
-    verdict(&answer.heard)
+    verdict(&answer.heard, tokens)
 }
 
-/// Whether an answer that has ended is whole.
-fn verdict(heard: &Heard) -> Result<(), Failure> {
+/// Whether an answer that has ended is whole, and no longer than that. Its length is what its usage says: a piece may hold
+/// several tokens, or none that can be shown yet.
+fn verdict(heard: &Heard, asked: Option<u32>) -> Result<(), Failure> {
     if let Some(error) = &heard.error {
         return Err(failure("error_event", error));
     }
     if let Some(text) = &heard.malformed {
         return Err(failure("malformed", text));
     }
-    if !heard.finished || !heard.done {
+    let missing = match (heard.finished, heard.done) {
+        (true, true) => None,
+        (false, true) => Some("a finish reason"),
+        (true, false) => Some("[DONE]"),
+        (false, false) => Some("a finish reason or [DONE]"),
+    };
+    if let Some(missing) = missing {
         let texts = heard.texts;
         return Err(failure(
             "truncated",
-            format!("ended after {texts} pieces without a finish reason or [DONE]"),
+            format!("ended after {texts} pieces without {missing}"),
         ));
     }
-    Ok(())
+    let Some((given, asked)) = heard.usage_tokens.zip(asked) else {
+        return Ok(());
+    };
+    let kind = match given.cmp(&asked) {
+        Ordering::Equal => return Ok(()),
+        Ordering::Less => "short_answer",
+        Ordering::Greater => "long_answer",
+    };
+    Err(failure(
+        kind,
+        format!("its usage says {given} tokens, and {asked} were asked for"),
+    ))
 }
 
 async fn send(
@@ -193,4 +214,60 @@ pub(super) async fn get(authority: &str, path: &str, limit: Duration) -> Option<
         Some((status, text))
     };
     timeout(limit, page).await.ok().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(heard: &Heard, asked: Option<u32>) -> Option<String> {
+        verdict(heard, asked).err().map(|failure| failure.kind)
+    }
+
+    #[test]
+    fn an_answer_of_another_length_than_asked_is_no_answer() {
+        let ended = |usage_tokens| Heard {
+            finished: true,
+            done: true,
+            texts: 3,
+            usage_tokens,
+            ..Heard::default()
+        };
+        for (usage, asked, wanted) in [
+            (Some(10), Some(10), None),
+            (Some(9), Some(10), Some("short_answer")),
+            (Some(0), Some(10), Some("short_answer")),
+            (Some(11), Some(10), Some("long_answer")),
+            // Pieces are not tokens, and who asks for no length gets what there is.
+            (None, Some(10), None),
+            (Some(9), None, None),
+        ] {
+            assert_eq!(kind(&ended(usage), asked).as_deref(), wanted, "{usage:?} of {asked:?}");
+            assert!(wanted.is_none_or(|kind| Failure::KINDS.contains(&kind)));
+        }
+        // An error is one, however long the answer was.
+        let error = Heard {
+            error: Some("no".into()),
+            ..ended(Some(3))
+        };
+        assert_eq!(kind(&error, Some(10)).as_deref(), Some("error_event"));
+    }
+
+    #[test]
+    fn a_truncated_answer_is_told_by_what_it_lacks() {
+        for (finished, done, lacks) in [
+            (false, true, "without a finish reason"),
+            (true, false, "without [DONE]"),
+            (false, false, "without a finish reason or [DONE]"),
+        ] {
+            let heard = Heard {
+                finished,
+                done,
+                ..Heard::default()
+            };
+            let failure = verdict(&heard, None).unwrap_err();
+            assert_eq!(failure.kind, "truncated");
+            assert!(failure.detail.ends_with(lacks), "{}", failure.detail);
+        }
+    }
 }

@@ -137,6 +137,7 @@ mod tests {
             authority: authority.to_owned(),
             body: "{}".into(),
             stream: false,
+            tokens: None,
             first_token_timeout: Duration::from_secs(10),
             timeout: Duration::from_secs(10),
         };

@@ -161,6 +161,7 @@ impl Shared {
                     authority,
                     body: self.body(&self.plan.prompt(number)),
                     stream: self.load.stream,
+                    tokens: Some(self.load.output_tokens),
                     first_token_timeout: self.load.first_token_timeout.duration(),
                     timeout: self.load.timeout.duration(),
                 };
@@ -196,6 +197,7 @@ impl Shared {
             last: answer.last.map(after),
             ended: self.seconds(Instant::now()),
             tokens,
+            is_counted: heard.usage_tokens.is_some(),
             gap: answer.gap.as_secs_f64(),
             failure: answer.failure,
             id: heard.id,

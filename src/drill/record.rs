@@ -134,6 +134,8 @@ pub struct Request {
     pub ended: f64,
     /// Tokens that came.
     pub tokens: u32,
+    /// Whether the answer itself has told how many tokens it has; else pieces are counted, and its length is not judged.
+    pub is_counted: bool,
     /// Longest silence after the first token, seconds.
     pub gap: f64,
     /// How it ended; `None`: well.
@@ -152,6 +154,7 @@ pub struct Request {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Failure {
     /// Which way: `connect`, `reset`, `http_<status>`, `error_event`, `truncated`, `malformed`, `timeout`, `first_token_timeout`,
+    /// `short_answer` and `long_answer` (fewer or more tokens than were asked for, as its usage says),
     /// `unfinished` (the drill was over), `not_sent` (too many under way).
     pub kind: String,
     /// In words.
@@ -177,7 +180,7 @@ impl Request {
 
 impl Failure {
     /// Every kind but `http_<status>`.
-    pub const KINDS: [&str; 9] = [
+    pub const KINDS: [&str; 11] = [
         "connect",
         "reset",
         "error_event",
@@ -185,6 +188,8 @@ impl Failure {
         "malformed",
         "timeout",
         "first_token_timeout",
+        "short_answer",
+        "long_answer",
         "unfinished",
         "not_sent",
     ];
@@ -260,10 +265,53 @@ pub struct Moment {
     pub lines: Vec<String>,
     /// Whether that disturbs the fleet.
     pub disturbs: bool,
+    /// Its faults, in order, and how often they happened; those that are not on the fleet's list any more are left out.
+    pub faults: Vec<Tally>,
     /// Workers that it was done to.
     pub victims: Vec<u32>,
     /// What could not be done.
     pub errors: Vec<String>,
+}
+
+/// What came of a fault.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Tally {
+    /// As its step says it.
+    pub line: String,
+    /// How often its turn came.
+    pub asked: u64,
+    /// How often it happened then.
+    pub happened: u64,
+}
+
+impl Moment {
+    /// What was done, each fault with how often it happened.
+    pub fn told(&self) -> String {
+        let mut tallies = self.faults.iter().peekable();
+        let lines = self
+            .lines
+            .iter()
+            .map(|line| match tallies.next_if(|tally| tally.line == *line) {
+                Some(tally) => format!("{line} (happened {})", tally.happened),
+                None => line.clone(),
+            });
+        lines.collect::<Vec<_>>().join("; ")
+    }
+
+    /// Faults that never happened, in words. A step that could not be done says so itself.
+    pub fn idle(&self) -> impl Iterator<Item = String> {
+        let idle = self
+            .faults
+            .iter()
+            .filter(|tally| tally.happened == 0 && self.errors.is_empty());
+        idle.map(|tally| {
+            let times = if tally.asked == 1 { "time" } else { "times" };
+            format!(
+                "step {}: {}: this fault never happened (its turn came {} {times}), and the drill says nothing about it",
+                self.mark, tally.line, tally.asked
+            )
+        })
+    }
 }
 
 /// A worker from a moment on.
@@ -330,6 +378,17 @@ impl Record {
         }
     }
 
+    /// Says so when there are answers that do not tell their length.
+    pub fn note_uncounted(&mut self) {
+        let uncounted = |request: &&Request| request.failure.is_none() && !request.is_counted;
+        let many = self.requests.iter().filter(uncounted).count();
+        if many > 0 {
+            self.notes.push(format!(
+                "{many} answers came without usage.completion_tokens: nobody can tell whether they are as long as asked for"
+            ));
+        }
+    }
+
     /// Takes out requests that the drill has sent for its own ends.
     pub fn leave_out(&mut self, own: &BTreeSet<String>) {
         self.arrivals.retain(|arrival| !own.contains(&arrival.request));
@@ -386,6 +445,7 @@ pub(super) mod tests {
             last: Some(sent + ttft + 0.03),
             ended: sent + ttft + 0.03,
             tokens: 4,
+            is_counted: true,
             gap: 0.01,
             failure: None,
             id: None,
@@ -401,6 +461,7 @@ pub(super) mod tests {
             last: None,
             ended: sent + after,
             tokens: 0,
+            is_counted: false,
             failure: Some(Failure {
                 kind: kind.to_owned(),
                 detail: String::new(),
@@ -432,6 +493,7 @@ pub(super) mod tests {
                 at: 4.0,
                 lines: vec!["w1 crash".into()],
                 disturbs: true,
+                faults: Vec::new(),
                 victims: vec![1],
                 errors: Vec::new(),
             }],
@@ -466,6 +528,45 @@ pub(super) mod tests {
         assert_eq!(record.requests[0].workers, [1, 2]);
         record.leave_out(&["a-b".to_owned()].into());
         assert_eq!(record.arrivals.len(), 1);
+    }
+
+    #[test]
+    fn a_step_tells_how_often_its_faults_happened_and_which_never_did() {
+        let tally = |line: &str, asked, happened| Tally {
+            line: line.to_owned(),
+            asked,
+            happened,
+        };
+        let mut moment = record().moments.remove(0);
+        moment.lines = ["w0 slow factor=2", "heal w1", "w0 cut tokens=9"]
+            .map(str::to_owned)
+            .to_vec();
+        moment.faults = vec![tally("w0 slow factor=2", 7, 7), tally("w0 cut tokens=9", 1, 0)];
+        assert_eq!(
+            moment.told(),
+            "w0 slow factor=2 (happened 7); heal w1; w0 cut tokens=9 (happened 0)"
+        );
+        let idle: Vec<String> = moment.idle().collect();
+        assert_eq!(idle.len(), 1);
+        let words = "step crash: w0 cut tokens=9: this fault never happened (its turn came 1 time)";
+        assert!(idle[0].starts_with(words), "{idle:?}");
+        moment.errors.push("no such worker".to_owned());
+        assert_eq!(moment.idle().count(), 0, "what could not be done is an error");
+    }
+
+    #[test]
+    fn answers_that_do_not_tell_their_length_are_noted() {
+        let mut record = record();
+        record.requests = vec![request(1.0, 0.1), failed(1.0, "reset", 0.1)];
+        record.note_uncounted();
+        assert!(record.notes.is_empty(), "{:?}", record.notes);
+        record.requests[0].is_counted = false;
+        record.note_uncounted();
+        assert!(
+            record.notes[0].starts_with("1 answers came without"),
+            "{:?}",
+            record.notes
+        );
     }
 
     #[test]

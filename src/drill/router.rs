@@ -86,6 +86,7 @@ async fn look(authority: &str, expected: &Expected) -> Result<(), String> {
         authority: authority.to_owned(),
         body: body.to_string().into(),
         stream: false,
+        tokens: None,
         first_token_timeout: PAGE_LIMIT,
         timeout: PAGE_LIMIT,
     };

@@ -19,7 +19,7 @@ use super::load::{self, Pace, Shared, Targets};
 use super::plan::Plan;
 use super::process::{Process, Surroundings};
 use super::program::{self, Job};
-use super::record::{Drift, ProgramRun, Record, Request, Witness};
+use super::record::{Drift, Moment, ProgramRun, Record, Request, Witness};
 use super::report::Report;
 use super::router::{self, Expected};
 use super::scenario::index::Way;
@@ -451,10 +451,11 @@ impl Stage<'_> {
         };
         // Programs hear of the end before their loads stop, and are given time.
         over.cancel();
-        let marks = timeline.stop_loads();
+        let mut marks = timeline.stop_loads();
         for running in loops {
             running.abort();
         }
+        marks.count().await;
         self.mend(&mut record).await;
         if broken.is_some() {
             // Nobody waits for what they would report.
@@ -467,9 +468,14 @@ impl Stage<'_> {
         watcher.tell(&mut record);
         record.moments = marks.tell(&record.journal);
         record.moments.retain(|moment| !moment.mark.starts_with(step::OWN));
+        if broken.is_none() {
+            let idle: Vec<String> = record.moments.iter().flat_map(Moment::idle).collect();
+            record.notes.extend(idle);
+        }
         let own = truth.map_or_else(Vec::new, Truth::own_requests);
         record.leave_out(&own.into_iter().collect());
         record.join();
+        record.note_uncounted();
         (record, broken.or_else(|| self.stop.reason()))
     }
 

@@ -1,5 +1,7 @@
 //! What a router says: server-sent events, and the pieces of an answer in them. Pure: bytes in, facts out.
 
+use std::iter;
+
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -110,7 +112,7 @@ pub struct Heard {
 }
 
 /// Longest text of an error that is kept.
-const KEPT_TEXT: usize = 300;
+const KEPT_TEXT: usize = 200;
 
 impl Heard {
     /// Takes the data of one event; returns whether it carries a piece of text.
@@ -158,9 +160,15 @@ impl Heard {
     }
 }
 
-/// The beginning of a text.
+/// The beginning of a text, on one line.
 pub fn kept(text: &str) -> String {
-    text.chars().take(KEPT_TEXT).collect()
+    let words = text.split_whitespace();
+    let mut chars = words.flat_map(|word| iter::once(' ').chain(word.chars())).skip(1);
+    let mut line: String = chars.by_ref().take(KEPT_TEXT).collect();
+    if chars.next().is_some() {
+        line.push_str("...");
+    }
+    line
 }
 
 #[cfg(test)]
@@ -197,6 +205,14 @@ mod tests {
         heard.event(b"{nonsense");
         assert_eq!(heard.error.as_deref(), Some("no worker"));
         assert_eq!(heard.malformed.as_deref(), Some("{nonsense"));
+    }
+
+    #[test]
+    fn a_text_that_is_kept_is_one_line_and_says_that_it_goes_on() {
+        assert_eq!(kept("<html>\r\n  <p>not\there</p>\n"), "<html> <p>not here</p>");
+        let long = kept(&"line\n".repeat(1000));
+        assert!(long.len() <= KEPT_TEXT + 3 && long.ends_with("..."), "{long}");
+        assert_eq!(kept(&"x".repeat(KEPT_TEXT)), "x".repeat(KEPT_TEXT));
     }
 
     #[test]

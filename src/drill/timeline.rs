@@ -6,7 +6,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::load::Pace;
-use super::record::Moment;
+use super::record::{Moment, Tally};
 use super::scenario::step::{Action, Change, Order, Step};
 use crate::actors::control::Control;
 use crate::actors::death::Death;
@@ -22,8 +22,10 @@ pub(super) struct Timeline {
     paces: BTreeMap<String, watch::Sender<Pace>>,
     epoch: Instant,
     moments: Vec<Moment>,
-    /// Faults and the moments that they belong to.
-    faults: BTreeMap<FaultId, usize>,
+    /// Faults, the moments that they belong to, and their lines there.
+    faults: BTreeMap<FaultId, (usize, String)>,
+    /// How often their turn came, and how often they happened.
+    counts: BTreeMap<FaultId, (u64, u64)>,
 }
 
 impl Timeline {
@@ -40,6 +42,7 @@ impl Timeline {
             epoch,
             moments: Vec::new(),
             faults: BTreeMap::new(),
+            counts: BTreeMap::new(),
         }
     }
 
@@ -52,11 +55,12 @@ impl Timeline {
                 at: self.epoch.elapsed().as_secs_f64(),
                 lines: step.actions.iter().map(|(line, _)| line.clone()).collect(),
                 disturbs: step.disturbs(),
+                faults: Vec::new(),
                 victims: Vec::new(),
                 errors: Vec::new(),
             };
             for (line, action) in &step.actions {
-                if let Err(error) = self.act(action, index, &mut moment).await {
+                if let Err(error) = self.act((line, action), index, &mut moment).await {
                     tracing::warn!(mark = step.mark, line, error, "a step of the drill failed");
                     moment.errors.push(format!("{line}: {error}"));
                 }
@@ -65,16 +69,17 @@ impl Timeline {
         }
     }
 
-    async fn act(&mut self, action: &Action, index: usize, moment: &mut Moment) -> Result<(), String> {
+    async fn act(&mut self, (line, action): (&str, &Action), index: usize, moment: &mut Moment) -> Result<(), String> {
         match action {
             Action::Fault(fault) => {
                 let added = self.control.change_faults(Some(Vec::new()), vec![fault.clone()]).await;
                 for id in added.map_err(|error| error.to_string())? {
-                    self.faults.insert(id, index);
+                    self.faults.insert(id, (index, line.to_owned()));
                 }
                 Ok(())
             }
             Action::ClearFaults => {
+                self.count().await;
                 let removed = self.control.change_faults(None, Vec::new()).await;
                 removed.map(drop).map_err(|error| error.to_string())
             }
@@ -100,6 +105,13 @@ impl Timeline {
                 });
                 Ok(())
             }
+        }
+    }
+
+    /// Notes what has come of the faults; those that are removed are not on the list any more.
+    pub(super) async fn count(&mut self) {
+        for listed in self.control.faults().await {
+            self.counts.insert(listed.id, (listed.asked, listed.happened));
         }
     }
 
@@ -141,7 +153,7 @@ impl Timeline {
             let (Event::Opened { id, .. } | Event::Done { id: Some(id), .. }) = &entry.event else {
                 continue;
             };
-            let Some(moment) = self.faults.get(id).and_then(|index| self.moments.get_mut(*index)) else {
+            let Some(moment) = self.faults.get(id).and_then(|(index, _)| self.moments.get_mut(*index)) else {
                 continue;
             };
             if let Event::Opened { workers, .. } = &entry.event {
@@ -155,6 +167,11 @@ impl Timeline {
             } = &entry.event
             {
                 moment.errors.push(format!("{act} {path}: {error}"));
+            }
+        }
+        for (id, (index, line)) in self.faults {
+            if let (Some(moment), Some(&(asked, happened))) = (self.moments.get_mut(index), self.counts.get(&id)) {
+                moment.faults.push(Tally { line, asked, happened });
             }
         }
         for moment in &mut self.moments {

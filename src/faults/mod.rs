@@ -68,7 +68,7 @@ pub struct Fault {
     pub select: Selector,
     /// What, with its parameters.
     pub kind: Kind,
-    /// Chance that it happens each time its gate asks, from 0 to 1.
+    /// Chance that it happens each time its gate asks, above 0 up to 1.
     pub probability: f64,
     /// Start, from the moment it is added.
     pub from: Duration,
@@ -88,7 +88,7 @@ pub enum FaultError {
     #[error(transparent)]
     Selector(#[from] SelectorError),
     /// Probability.
-    #[error("probability {0} must be between 0 and 1")]
+    #[error("probability {0} must be between 0 and 1, and more than 0: without a chance it does nothing")]
     Probability(f64),
     /// A time that is no time.
     #[error("{0} {1} must be a number of seconds, 0 or greater")]
@@ -157,7 +157,7 @@ impl TryFrom<Written> for Fault {
 
     fn try_from(written: Written) -> Result<Self, FaultError> {
         let kind = Kind::read(written.layer, &written.kind, written.params)?;
-        if !(0.0..=1.0).contains(&written.probability) {
+        if !(written.probability > 0.0 && written.probability <= 1.0) {
             return Err(FaultError::Probability(written.probability));
         }
         let from = span("from", written.from)?;
@@ -269,6 +269,18 @@ mod tests {
             (
                 json!({"select": "*", "kind": "crash", "probability": 1.5}),
                 "between 0 and 1",
+            ),
+            (
+                json!({"select": "*", "kind": "crash", "probability": 0}),
+                "without a chance",
+            ),
+            (
+                json!({"select": "*", "kind": "slow", "params": {"factor": 1}}),
+                "factor 1 changes nothing",
+            ),
+            (
+                json!({"select": "*", "kind": "crash", "params": {"same_id": true}}),
+                "none without restart_after_ms",
             ),
             (json!({"select": "*", "kind": "crash", "from": -1}), "0 or greater"),
             (

@@ -71,6 +71,7 @@ fn ruined(scenario: &Scenario, noise: bool) -> Record {
         id: None,
         instance: None,
         workers: vec![0],
+        is_counted: true,
         believed_hit: Some(0.9),
     };
     let mut record = Record {
@@ -101,6 +102,7 @@ fn ruined(scenario: &Scenario, noise: bool) -> Record {
             at: step.at.0,
             lines: Vec::new(),
             disturbs: step.disturbs(),
+            faults: Vec::new(),
             victims: if noise { vec![0, 1] } else { Vec::new() },
             errors: Vec::new(),
         })

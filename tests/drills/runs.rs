@@ -1,5 +1,6 @@
 //! Verdicts, evidence, choices.
 
+use ghostfleet::drill::report::{document, junit, page};
 use ghostfleet::drill::{DrillError, Front, Options, Report, Status, Verdict, run};
 use ghostfleet::faults::journal::Event;
 
@@ -47,6 +48,52 @@ fn a_healthy_fleet_passes_and_what_clients_saw_is_on_record() {
     served.dedup();
     assert_eq!(served, [0, 1, 2, 3]);
     assert_eq!(record.arrivals.len(), record.requests.len());
+}
+
+#[test]
+fn a_fault_that_never_happens_is_told_in_every_report() {
+    let report = run_with(
+        &scenario(
+            "concurrency = 4\nprompt_tokens = 40\noutput_tokens = 12",
+            r#"
+            [[at]]
+            at = "500ms"
+            mark = "odd"
+            do = ["w0 crash p=0.000001", "w1 slow factor=2 for=500ms"]
+            [[at]]
+            at = "1500ms"
+            mark = "clear"
+            do = "faults clear"
+            [[check]]
+            expect = "error_rate == 0"
+            "#,
+        ),
+        1,
+    );
+    assert_eq!(report.verdict, Verdict::Pass, "{}", report.text());
+    let counts: Vec<(&str, bool)> = report.record.moments[0]
+        .faults
+        .iter()
+        .map(|tally| (tally.line.as_str(), tally.happened > 0))
+        .collect();
+    assert_eq!(
+        counts,
+        [("w0 crash p=0.000001", false), ("w1 slow factor=2 for=500ms", true)]
+    );
+    assert_eq!(report.record.notes.len(), 1, "{:?}", report.record.notes);
+    let (note, step) = (
+        "step odd: w0 crash p=0.000001: this fault never happened",
+        "w0 crash p=0.000001 (happened 0)",
+    );
+    let text = report.text();
+    assert!(text.contains(&format!("note: {note}")) && text.contains(step), "{text}");
+    let html = page(std::slice::from_ref(&report));
+    assert!(html.contains(note) && html.contains(step), "{html}");
+    let xml = junit(std::slice::from_ref(&report));
+    assert!(xml.contains(&format!("<system-out>{note}")), "{xml}");
+    let json = document(&report);
+    assert!(json["notes"][0].as_str().unwrap().starts_with(note), "{json}");
+    assert_eq!(json["moments"][0]["faults"][0]["happened"], 0);
 }
 
 #[test]

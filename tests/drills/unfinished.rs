@@ -258,7 +258,7 @@ fn a_step_that_cannot_be_carried_out_is_an_error_of_the_drill_and_no_failure_of_
 }
 
 #[test]
-fn checks_that_no_router_could_meet_are_bad_input_before_anything_starts() {
+fn checks_that_no_router_could_meet_or_fail_are_bad_input_before_anything_starts() {
     let place = Place::new("== 0");
     for (check, words) in [
         ("p99 ttft back under 2x within 300s", "does not fit in the drill"),
@@ -267,6 +267,10 @@ fn checks_that_no_router_could_meet_are_bad_input_before_anything_starts() {
         ("victims == -1", "0 at least"),
         ("victims == 1.5", "whole number"),
         ("error_rate > 100%", "100% at most"),
+        ("requests >= 0", "can never fail"),
+        ("error_rate <= 100%", "can never fail"),
+        ("failed(http_200) == 0", "no answer fails with 200"),
+        ("error_rate == 0 over 100s", "without within"),
     ] {
         write(&place, "bad.toml", &[("spread < 9", check)]);
         let output = place.drill(&["bad.toml", "x.toml"]);

@@ -271,7 +271,7 @@ fn what_has_not_come_to_pass_does_not_count() {
 #[test]
 fn what_a_fault_has_done_stays_counted_when_its_worker_is_healed() {
     let admin = Admin::start(&["--speedup-ratio", "0", "--num-workers", "2"]);
-    let id = admin.fault("w0 slow factor=1");
+    let id = admin.fault("w0 slow factor=1.5");
     call(&admin.scene.address(0), "a", &chat(&prompt(1), 10))
         .unwrap()
         .finish()

@@ -86,10 +86,10 @@ fn a_connection_whose_acks_are_out_of_step_is_closed_when_its_fault_is_over() {
     for line in ["w0 request.black_hole", "w0 ack_withheld"] {
         only(&admin, line);
         let removed = out_of_step(&admin, &homes);
-        let unconcerned = admin.fault("w0 slow factor=1");
+        let unconcerned = admin.fault("w0 slow factor=1.5");
         assert_eq!(removed.ack(Duration::from_millis(100)), None);
         admin.delete(&format!("/v1/faults/f{unconcerned}"));
-        only(&admin, "w1 slow factor=1");
+        only(&admin, "w1 slow factor=1.5");
         removed.until_closed();
 
         only(&admin, line);

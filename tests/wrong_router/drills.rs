@@ -145,6 +145,13 @@ fn a_router_that_misjudges_who_can_work_is_caught() {
             "cancelled-stream",
             &[(Wrong::PinnedSlots, "patient clients are served")],
         ),
+        (
+            "crash-hottest",
+            &[
+                (Wrong::CutIsTheEnd, "no client sees it"),
+                (Wrong::MoveRepeats, "no client sees it"),
+            ],
+        ),
         // A publisher that never publishes is given up, or gets everything.
         (
             "silent-publisher",

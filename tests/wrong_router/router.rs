@@ -32,7 +32,7 @@ pub(crate) enum Step {
     /// One token, from this rank of this instance, which was believed to have this share of the prompt.
     Token { instance: u64, rank: u32, hit: f64 },
     /// The end of the answer.
-    Done { tokens: u32 },
+    Done { tokens: u32, reason: &'static str },
     /// There will be none.
     Failed(String),
 }
@@ -51,8 +51,8 @@ impl Step {
                     "worker_id": {"decode_worker_id": instance, "decode_dp_rank": rank}, "timing": {"kv_hit_rate": hit},
                 },
             }),
-            Self::Done { tokens } => json!({
-                "id": format!("cmpl-{id}"), "choices": [{"text": "", "finish_reason": "length"}],
+            Self::Done { tokens, reason } => json!({
+                "id": format!("cmpl-{id}"), "choices": [{"text": "", "finish_reason": reason}],
                 "usage": {"completion_tokens": tokens},
             }),
             Self::Failed(why) => json!({"error": {"message": why}}),
@@ -137,19 +137,27 @@ impl Router {
     /// Serves one request to its end, over several workers if need be.
     pub(crate) async fn run(&self, id: &str, mut prompt: Vec<u32>, max_tokens: u32, steps: Sender<Step>) {
         let mut told = 0;
+        let asked = prompt.len();
         let mut avoided = None;
         for _ in 0..=MOVES {
             let Some(seat) = self.route(&prompt, avoided).await else {
                 break;
             };
-            let outcome = self
-                .attempt(id, &mut prompt, max_tokens - told, &seat, &steps, &mut told)
-                .await;
+            let missing = if self.is(Wrong::MoveRepeats) {
+                prompt.truncate(asked);
+                max_tokens
+            } else {
+                max_tokens - told
+            };
+            let outcome = self.attempt(id, &mut prompt, missing, &seat, &steps, &mut told).await;
             self.rise(&seat, outcome == Outcome::Complete);
             match outcome {
                 Outcome::Complete => {
-                    let _ = steps.send(Step::Done { tokens: told }).await;
-                    return;
+                    return done(&steps, told, "length").await;
+                }
+                Outcome::Lost if told > 0 && self.is(Wrong::CutIsTheEnd) => {
+                    self.mark_down(&seat);
+                    return done(&steps, told, "stop").await;
                 }
                 Outcome::ClientGone => return,
                 Outcome::Lost => {
@@ -290,6 +298,11 @@ impl Router {
             worker.rests_until = Some(Instant::now() + REST);
         }
     }
+}
+
+/// Ends an answer; a client that is gone hears nothing.
+async fn done(steps: &Sender<Step>, tokens: u32, reason: &'static str) {
+    let _ = steps.send(Step::Done { tokens, reason }).await;
 }
 
 /// A place at a worker.

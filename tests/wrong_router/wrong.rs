@@ -23,6 +23,10 @@ pub(crate) enum Wrong {
     SilenceStarves,
     /// Who publishes nothing has nothing to do.
     SilenceAttracts,
+    /// A stream that breaks off is over, and ends as if the model had stopped.
+    CutIsTheEnd,
+    /// A stream that is moved begins anew: what clients have already comes again.
+    MoveRepeats,
     /// Nothing is routed while a worker is asked for its cache.
     RecoveryBlocks,
 }

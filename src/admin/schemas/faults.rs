@@ -139,7 +139,7 @@ fn fault() -> Value {
         ("params", json!({"type": "object"})),
         (
             "probability",
-            json!({"type": "number", "minimum": 0, "maximum": 1, "default": 1}),
+            json!({"type": "number", "exclusiveMinimum": 0, "maximum": 1, "default": 1}),
         ),
         (
             "from",

@@ -107,7 +107,8 @@ fn decide(view: &View<'_>, judgement: &mut Judgement) -> Result<(), String> {
         }
         return Ok(());
     }
-    let value = view.measure(window)?;
+    // A sum of nothing is -0, which is 0.
+    let value = view.measure(window)? + 0.0;
     judgement.measured = Some(value);
     judgement.evidence = format!("{}; {wanted}", say(value, unit));
     if condition.relation.holds(value, limit) {
@@ -206,6 +207,8 @@ mod tests {
                 decided(expect, &record)
             );
         }
+        let nothing = decided("throughput > 0 after 9950ms", &record);
+        assert!(nothing.evidence.starts_with("0.00; wanted > 0.00"), "{nothing:?}");
     }
 
     #[test]
@@ -275,6 +278,40 @@ mod tests {
             Status::Fail,
             "nobody can tell"
         );
+    }
+
+    #[test]
+    fn a_victim_that_nobody_reaches_is_left_alone_only_by_a_router_that_reaches_others() {
+        let nothing = |record: &Record| {
+            for expect in [
+                "time_to_detect < 500ms",
+                "no request reaches victim after crash",
+                "requests reaching w1 <= 3 after crash",
+            ] {
+                let judgement = decided(expect, record);
+                assert_eq!(judgement.status, Status::Fail, "{expect}");
+                assert!(
+                    judgement.evidence.contains("no request reached a worker"),
+                    "{judgement:?}"
+                );
+            }
+        };
+        let mut record = disturbed();
+        nothing(&record);
+        // Neither those before the crash count, nor those to nobody.
+        record.arrivals = vec![arrival(3.0, 2, "a"), arrival(5.0, 2, "b")];
+        record.arrivals[1].worker = None;
+        nothing(&record);
+        record.arrivals[1].worker = Some(2);
+        assert_eq!(status("time_to_detect < 500ms", &record), Status::Pass);
+        assert_eq!(status("no request reaches victim after crash", &record), Status::Pass);
+        // With all workers struck there is nobody else to reach.
+        record.arrivals.pop();
+        record.moments[0].victims = vec![0, 1, 2, 3];
+        assert_eq!(status("time_to_detect < 500ms", &record), Status::Pass);
+        assert_eq!(status("no request reaches victim after crash", &record), Status::Pass);
+        record.arrivals.clear();
+        assert_eq!(status("no request reaches * after crash", &record), Status::Fail);
     }
 
     #[test]

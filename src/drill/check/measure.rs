@@ -148,6 +148,7 @@ impl<'a> View<'a> {
                 // What is seen is enough of "at least", and says nothing of "at most".
                 if !matches!(self.condition.relation, Relation::Greater | Relation::AtLeast) {
                     self.all_is_seen(&workers, window)?;
+                    self.somebody_is_reached(&workers, self.window()?)?;
                 }
                 let reached = record.arrivals.iter().filter(|arrival| {
                     window.holds(arrival.at) && arrival.worker.is_some_and(|worker| workers.contains(&worker))
@@ -305,12 +306,28 @@ impl<'a> View<'a> {
         }
     }
 
+    /// Whether requests came to the fleet at all: that none came to these workers says something only then. Where these are
+    /// all that there are, it is enough that some came to them at another time.
+    fn somebody_is_reached(&self, workers: &[u32], window: Window) -> Result<(), String> {
+        let answering = self.record.prefill.iter().zip(0..).filter(|(prefill, _)| !**prefill);
+        let has_others = answering.into_iter().any(|(_, worker)| !workers.contains(&worker));
+        let mut arrivals = self.record.arrivals.iter();
+        let is_reached = arrivals.any(|arrival| arrival.worker.is_some() && (!has_others || window.holds(arrival.at)));
+        if is_reached {
+            Ok(())
+        } else {
+            Err("no request reached a worker: there is nothing to judge by".to_owned())
+        }
+    }
+
     fn time_to_detect(&self, until: f64) -> Measured {
         let (at, victims) = self.disturbance()?;
         if victims.is_empty() {
             return Err("the disturbance has struck no worker".to_owned());
         }
-        self.all_is_seen(victims, Window { from: at, until })?;
+        let window = Window { from: at, until };
+        self.all_is_seen(victims, window)?;
+        self.somebody_is_reached(victims, window)?;
         let late = self.record.arrivals.iter().filter(|arrival| {
             arrival.at >= at
                 && arrival.at < until

@@ -1,6 +1,6 @@
 //! Checks: what has to hold, in one line each.
 //!
-//! `<quantity> <relation> <value> [after <point>] [until <point>] [within <time> [of <point>]] [over <time>]`
+//! `<quantity> <relation> <value> [after <point>] [until <point>] [within <time> [of <point>] [over <time>]]`
 //!
 //! | Quantity | What | Unit |
 //! |---|---|---|

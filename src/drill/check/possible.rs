@@ -1,4 +1,4 @@
-//! Refuses checks that no router could meet, and that no drill of this length could decide.
+//! Refuses checks that no router could meet or every one would, and that no drill of this length could decide.
 
 use super::{Check, Condition, Point, Quantity, Relation, Unit, Value, Whom};
 use crate::drill::scenario::span::Span;
@@ -18,8 +18,11 @@ impl Check {
     /// Why it cannot.
     pub(in crate::drill) fn is_possible(&self, plan: &Plan<'_>) -> Result<(), String> {
         let condition = &self.condition;
-        if let Value::Number(limit) = condition.value {
-            in_range(condition, limit)?;
+        match condition.value {
+            Value::Number(limit) => in_range(condition, limit)?,
+            // So many times what nobody knows yet; none of it is nothing.
+            Value::Baseline(times) if times <= 0.0 => in_range(condition, times)?,
+            Value::Baseline(_) => {}
         }
         if Plan::needs_disturbance(condition) && plan.first_disturbance().is_none() {
             return Err("nothing disturbs the fleet in this drill, which it counts from".to_owned());
@@ -28,30 +31,102 @@ impl Check {
     }
 }
 
-/// Whether a quantity can be so related to this number at all.
-fn in_range(condition: &Condition, limit: f64) -> Result<(), String> {
-    let relation = condition.relation;
-    if condition.quantity.unit() == Unit::Plain {
-        // What a program reports may be anything.
-        return Ok(());
+/// What can be measured of a quantity, from the least to the most.
+struct Range {
+    least: f64,
+    most: f64,
+    /// There are whole numbers only.
+    is_whole: bool,
+}
+
+impl Range {
+    /// `None`: what a program reports may be anything.
+    fn of(quantity: &Quantity) -> Option<Self> {
+        let unit = quantity.unit();
+        let least = match quantity {
+            // The busiest worker has no less than the mean.
+            Quantity::Spread => 1.0,
+            _ if unit == Unit::Plain => return None,
+            _ => 0.0,
+        };
+        Some(Self {
+            least,
+            most: if unit == Unit::Share { 1.0 } else { f64::INFINITY },
+            is_whole: unit == Unit::Count,
+        })
     }
-    if limit < 0.0 || limit == 0.0 && relation == Relation::Less {
-        return Err(format!(
-            "what is measured is 0 at least, and is compared with {} {limit}",
-            relation.sign()
-        ));
+
+    fn holds(&self, value: f64) -> bool {
+        self.least <= value && value <= self.most && !(self.is_whole && value.fract() != 0.0)
     }
-    match condition.quantity.unit() {
-        Unit::Share if limit > 1.0 || limit >= 1.0 && relation == Relation::Greater => Err(format!(
-            "a share is 100% at most, and is compared with {} {}%",
-            relation.sign(),
-            limit * 100.0
-        )),
-        Unit::Count if relation == Relation::Equal && limit.fract() != 0.0 => {
-            Err(format!("a count is a whole number, and never {limit}"))
+
+    /// Whether nothing that can be measured is so related to this number.
+    fn excludes(&self, relation: Relation, limit: f64) -> bool {
+        match relation {
+            Relation::Less => limit <= self.least,
+            Relation::AtMost => limit < self.least,
+            Relation::Greater => limit >= self.most,
+            Relation::AtLeast => limit > self.most,
+            Relation::Equal => !self.holds(limit),
+            Relation::NotEqual => false,
         }
-        Unit::Share | Unit::Count | Unit::Time | Unit::Number | Unit::Plain => Ok(()),
     }
+
+    /// Whether everything that can be measured is so related to it.
+    fn implies(&self, relation: Relation, limit: f64) -> bool {
+        match relation {
+            Relation::Less => limit > self.most,
+            Relation::AtMost => limit >= self.most,
+            Relation::Greater => limit < self.least,
+            Relation::AtLeast => limit <= self.least,
+            Relation::Equal => false,
+            Relation::NotEqual => !self.holds(limit),
+        }
+    }
+
+    /// The bound, or the sort of number, that decides about this one.
+    fn says(&self, relation: Relation, limit: f64) -> String {
+        let is_upper = match relation {
+            Relation::Less | Relation::AtMost | Relation::Greater | Relation::AtLeast => limit >= self.most,
+            Relation::Equal | Relation::NotEqual => limit > self.most,
+        };
+        let is_lower = match relation {
+            Relation::Less | Relation::AtMost | Relation::Greater | Relation::AtLeast => limit <= self.least,
+            Relation::Equal | Relation::NotEqual => limit < self.least,
+        };
+        if is_upper {
+            "a share is 100% at most".to_owned()
+        } else if is_lower {
+            format!("what is measured is {} at least", self.least)
+        } else {
+            "a count is a whole number".to_owned()
+        }
+    }
+}
+
+/// Whether a quantity can be so related to this number at all, and need not be.
+fn in_range(condition: &Condition, limit: f64) -> Result<(), String> {
+    let (relation, unit) = (condition.relation, condition.quantity.unit());
+    let Some(range) = Range::of(&condition.quantity) else {
+        return Ok(());
+    };
+    let outcome = if range.excludes(relation, limit) {
+        "can never hold"
+    } else if range.implies(relation, limit) {
+        "can never fail"
+    } else {
+        return Ok(());
+    };
+    let said = match condition.value {
+        Value::Number(_) if unit == Unit::Share => format!("{}%", limit * 100.0),
+        Value::Number(_) => limit.to_string(),
+        Value::Baseline(_) => format!("{limit}x"),
+    };
+    Err(format!(
+        "{}, so that {} {said} {outcome}",
+        range.says(relation, limit),
+        relation.sign()
+    ))
 }
 
 impl Plan<'_> {
@@ -121,5 +196,74 @@ impl Plan<'_> {
             ));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Names, words};
+    use super::*;
+
+    fn ranged(text: &str) -> Result<(), String> {
+        let condition = words::read(text, Names::default()).unwrap_or_else(|why| panic!("{text}: {why}"));
+        match condition.value {
+            Value::Number(limit) | Value::Baseline(limit) => in_range(&condition, limit),
+        }
+    }
+
+    #[test]
+    fn a_check_that_can_never_hold_or_never_fail_is_refused_with_the_range_of_its_quantity() {
+        let (share, zero) = ("a share is 100% at most", "what is measured is 0 at least");
+        for (text, reason, outcome) in [
+            ("requests >= 0", zero, "can never fail"),
+            ("requests > -1", zero, "can never fail"),
+            ("migrations >= 0", zero, "can never fail"),
+            ("victims >= 0", zero, "can never fail"),
+            ("requests reaching w1 >= 0", zero, "can never fail"),
+            ("leaked blocks != -3", zero, "can never fail"),
+            ("completed != 1.5", "a count is a whole number", "can never fail"),
+            ("throughput >= 0", "what is measured is 0 at least", "can never fail"),
+            ("p99 ttft >= 0s", zero, "can never fail"),
+            ("time_to_recover >= 0ms", zero, "can never fail"),
+            ("error_rate >= 0%", zero, "can never fail"),
+            ("error_rate <= 100%", share, "can never fail"),
+            ("error_rate < 101%", share, "can never fail"),
+            ("hit_rate != 2", share, "can never fail"),
+            ("error_rate >= 0x", zero, "can never fail"),
+            ("spread >= 1", "what is measured is 1 at least", "can never fail"),
+            ("failed < 0", zero, "can never hold"),
+            ("failed == -1", zero, "can never hold"),
+            ("failed == 0.5", "a count is a whole number", "can never hold"),
+            ("index_drift > 100%", share, "can never hold"),
+            ("overcredit >= 120%", share, "can never hold"),
+            ("spread < 1", "what is measured is 1 at least", "can never hold"),
+            ("hit_rate < 0x", zero, "can never hold"),
+        ] {
+            let why = ranged(text).expect_err(text);
+            assert!(why.contains(reason) && why.contains(outcome), "{text}: {why}");
+        }
+    }
+
+    #[test]
+    fn a_check_that_may_go_either_way_is_taken() {
+        for text in [
+            "requests >= 1",
+            "requests > 0",
+            "failed <= 0",
+            "failed < 0.5",
+            "failed != 0",
+            "error_rate == 0",
+            "error_rate < 100%",
+            "error_rate >= 100%",
+            "error_rate > 0%",
+            "throughput > 0",
+            "spread <= 1",
+            "spread > 1",
+            "p99 ttft > 0s",
+            "hit_rate > 0.8x",
+            "hit_rate > 0x",
+        ] {
+            assert_eq!(ranged(text), Ok(()), "{text}");
+        }
     }
 }

@@ -282,6 +282,7 @@ impl Reader<'_> {
             within: None,
             over: STRETCH,
         };
+        let mut has_stretch = false;
         while let Some(word) = self.next() {
             match word.as_str() {
                 "after" | "from" => condition.after = Some(self.point()?),
@@ -293,7 +294,7 @@ impl Reader<'_> {
                     }
                 }
                 "over" => {
-                    condition.over = self.span()?;
+                    (condition.over, has_stretch) = (self.span()?, true);
                     if condition.over.0 < 0.1 {
                         return Err("a stretch shorter than 100ms says nothing".to_owned());
                     }
@@ -315,6 +316,12 @@ impl Reader<'_> {
         }
         if condition.within.is_some() && condition.quantity.is_of_the_whole() {
             return Err("within makes no sense for what is one number for the whole drill".to_owned());
+        }
+        if has_stretch && condition.within.is_none() {
+            return Err(
+                "over does nothing without within: the check is decided once, over its whole window (after, until)"
+                    .to_owned(),
+            );
         }
         Ok(condition)
     }
@@ -364,9 +371,15 @@ impl Reader<'_> {
 /// A way to fail, as requests are counted.
 fn failure_kind(word: &str) -> Result<String, String> {
     let status = word.strip_prefix("http_");
-    let is_status =
-        status.is_some_and(|code| code.len() == 3 && code.parse().is_ok_and(|code| (100..600).contains(&code)));
-    if is_status || Failure::KINDS.contains(&word) {
+    let code = status
+        .filter(|code| code.len() == 3)
+        .and_then(|code| code.parse::<u16>().ok());
+    if let Some(code) = code.filter(|code| (200..300).contains(code)) {
+        return Err(format!(
+            "no answer fails with {code}; a stream that goes wrong is reset, truncated, malformed or an error_event"
+        ));
+    }
+    if code.is_some_and(|code| (300..600).contains(&code)) || Failure::KINDS.contains(&word) {
         return Ok(word.to_owned());
     }
     Err(unknown_of(word, &[&Failure::KINDS[..], &["http_503"]].concat()).replace("key", "failure"))
@@ -509,6 +522,9 @@ mod tests {
             ("leaked streams == 0 within 3s", "one number"),
             ("victims < 2x", "no baseline"),
             ("error_rate < 1% over 1ms", "says nothing"),
+            ("error_rate < 1% over 100s", "over does nothing without within"),
+            ("failed(http_200) == 0", "no answer fails with 200"),
+            ("failed(http_101) == 0", "unknown failure"),
         ] {
             let error = read(text, marks(&["crash"])).unwrap_err();
             assert!(error.contains(words), "{text}: {error}");

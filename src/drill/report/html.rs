@@ -208,7 +208,7 @@ fn moments(page: &mut String, record: &Record) {
             "<tr><td>{:.2} s</td><td>{}</td><td>{}{errors}</td><td>{}</td></tr>",
             moment.at,
             escaped(&moment.mark),
-            escaped(&moment.lines.join("; ")),
+            escaped(&moment.told()),
             victims.join(" ")
         );
     }

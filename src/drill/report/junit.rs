@@ -76,6 +76,10 @@ pub fn junit(reports: &[Report]) -> String {
                 escaped(error)
             );
         }
+        if !report.record.notes.is_empty() {
+            let notes = escaped(&report.record.notes.join("\n"));
+            let _ = writeln!(xml, "    <system-out>{notes}</system-out>");
+        }
         xml.push_str("  </testsuite>\n");
     }
     xml.push_str("</testsuites>\n");

@@ -23,13 +23,7 @@ pub(super) fn table(report: &Report) -> String {
             .map(|worker| format!("w{worker}"))
             .collect();
         let more = moment.victims.len().saturating_sub(victims.len());
-        let _ = write!(
-            text,
-            "  {:>6.2} s  {:<12} {}",
-            moment.at,
-            moment.mark,
-            moment.lines.join("; ")
-        );
+        let _ = write!(text, "  {:>6.2} s  {:<12} {}", moment.at, moment.mark, moment.told());
         if !victims.is_empty() {
             let _ = write!(text, "  -> {}", victims.join(" "));
         }

@@ -30,6 +30,7 @@
 //! expect = "error_rate < 1%"
 //! ```
 
+mod idle;
 pub mod index;
 pub mod load;
 pub mod program;
@@ -190,6 +191,12 @@ impl Scenario {
         let mut steps = steps.collect::<Result<Vec<_>, _>>()?;
         steps.sort_by(|a, b| a.at.0.total_cmp(&b.at.0));
         check_steps(&steps, (&loads, &programs), duration)?;
+        let drill = idle::Drill {
+            loads: &loads,
+            programs: &programs,
+            duration,
+        };
+        drill.check(&steps)?;
         let marks: Vec<&str> = steps.iter().map(|step| step.mark.as_str()).collect();
         let load_names: Vec<&str> = loads.iter().map(|load| load.name.as_str()).collect();
         let names = Names {

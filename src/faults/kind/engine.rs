@@ -97,6 +97,17 @@ impl Told {
     pub(super) const WORDS: &[&str] = &["with", "without", "late"];
 }
 
+impl PassFault {
+    /// What holds for its parameters together.
+    pub(super) fn check(&self) -> Result<(), &'static str> {
+        match self {
+            #[allow(clippy::float_cmp)]
+            Self::Slow { factor } if *factor == 1.0 => Err("factor 1 changes nothing; more is slower, less is faster"),
+            Self::Slow { .. } | Self::Stall { .. } | Self::Jitter { .. } => Ok(()),
+        }
+    }
+}
+
 impl PurgeFault {
     /// What holds for its parameters together.
     pub(super) fn check(&self) -> Result<(), &'static str> {

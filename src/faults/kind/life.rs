@@ -54,6 +54,26 @@ gate! {
     }
 }
 
+impl LifeFault {
+    /// What holds for its parameters together.
+    pub(super) fn check(&self) -> Result<(), &'static str> {
+        match self {
+            Self::Crash {
+                restart_after_ms: None,
+                same_id: true,
+                ..
+            }
+            | Self::Drain {
+                restart_after_ms: None,
+                same_id: true,
+            } => Err("same_id is of the restart, and there is none without restart_after_ms"),
+            Self::Crash { .. } | Self::Panic { .. } | Self::Drain { .. } | Self::Restart { .. } | Self::Flap { .. } => {
+                Ok(())
+            }
+        }
+    }
+}
+
 gate! {
     /// How the worker lives, asked by its ranks and at its starts.
     Condition(ConditionFault, Life, 1, once) {

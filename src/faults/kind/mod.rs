@@ -419,6 +419,8 @@ impl Kind {
     /// What holds for its parameters together.
     fn check(&self) -> Result<(), &'static str> {
         match self {
+            Self::Life(fault) => fault.check(),
+            Self::Pass(fault) => fault.check(),
             Self::Capacity(fault) => fault.check(),
             Self::Purge(fault) => fault.check(),
             Self::Metrics(fault) => fault.check(),
@@ -429,9 +431,7 @@ impl Kind {
             {
                 Err("ms and jitter_ms cannot both be 0")
             }
-            Self::Life(_)
-            | Self::Condition(_)
-            | Self::Pass(_)
+            Self::Condition(_)
             | Self::Door(_)
             | Self::Admission(_)
             | Self::Request(_)
@@ -602,12 +602,18 @@ mod tests {
             "w0 delay ms=0",
             "w0 lying low=9 high=3",
             "w0 clear_cache event=without late_ms=5",
+            "w0 slow factor=1",
+            "w0 crash same_id=true",
+            "w0 drain same_id=true",
+            "w0 hang p=0",
         ] {
             assert!(line.parse::<Fault>().is_err(), "{line}");
         }
         for line in [
             "w0 request.latency ms=0 jitter_ms=5",
             "w0 cut tokens=0",
+            "w0 slow factor=0",
+            "w0 crash same_id=true restart_after_ms=0",
             "w0 renumber first=0",
         ] {
             assert!(line.parse::<Fault>().is_ok(), "{line}");
