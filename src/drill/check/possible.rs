@@ -43,7 +43,7 @@ impl Range {
     /// `None`: what a program reports may be anything.
     fn of(quantity: &Quantity) -> Option<Self> {
         let unit = quantity.unit();
-        (unit != Unit::Plain).then(|| Self {
+        (unit != Unit::Plain).then_some(Self {
             // The busiest worker has no less than the mean.
             least: if *quantity == Quantity::Spread { 1.0 } else { 0.0 },
             most: if unit == Unit::Share { 1.0 } else { f64::INFINITY },
