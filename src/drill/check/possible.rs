@@ -43,21 +43,16 @@ impl Range {
     /// `None`: what a program reports may be anything.
     fn of(quantity: &Quantity) -> Option<Self> {
         let unit = quantity.unit();
-        let least = match quantity {
+        (unit != Unit::Plain).then_some(Self {
             // The busiest worker has no less than the mean.
-            Quantity::Spread => 1.0,
-            _ if unit == Unit::Plain => return None,
-            _ => 0.0,
-        };
-        Some(Self {
-            least,
+            least: if *quantity == Quantity::Spread { 1.0 } else { 0.0 },
             most: if unit == Unit::Share { 1.0 } else { f64::INFINITY },
             is_whole: unit == Unit::Count,
         })
     }
 
     fn holds(&self, value: f64) -> bool {
-        self.least <= value && value <= self.most && !(self.is_whole && value.fract() != 0.0)
+        (self.least..=self.most).contains(&value) && (!self.is_whole || value.fract() == 0.0)
     }
 
     /// Whether nothing that can be measured is so related to this number.
