@@ -12,6 +12,12 @@ use std::sync::Arc;
 pub use prompt::{IdRun, Prompt};
 pub use time::{LONGEST_SPAN, SimTime, span_of_ms, span_of_seconds};
 
+/// Most workers of one process: a larger number is a typing error.
+pub const MAX_WORKERS: u32 = 65_536;
+
+/// Most data-parallel ranks of a worker, for the same reason.
+pub const MAX_RANKS_OF_WORKER: u32 = 1024;
+
 /// Position of a worker in the fleet, from 0; it outlives restarts. Written `w17`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]

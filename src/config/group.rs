@@ -4,6 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::types::MAX_RANKS_OF_WORKER;
+
 use super::choices::{
     EventPlane, External, Finite, Limit, ProfilePath, Reasoning, RequestPlane, SchedulingPolicy, TimingModel,
 };
@@ -20,9 +22,6 @@ use crate::profile;
 use crate::router::QueuePolicy;
 use crate::transport::discovery::EndpointName;
 use crate::transport::event_plane::zmq::BrokerAddresses;
-
-/// Most ranks per worker; keeps a typing error from asking for the impossible.
-const MAX_RANKS: u32 = 1024;
 
 /// Most draft tokens of speculative decoding.
 const MAX_NEXTN: u32 = 5;
@@ -41,8 +40,12 @@ pub(super) fn resolve(index: usize, layered: &Layered) -> Result<Group, ConfigEr
         refused(layered, key, &format!("cannot be: {error}"))
     })?;
     let data_parallel_size = s.data_parallel_size.unwrap_or(1);
-    if data_parallel_size > MAX_RANKS {
-        return Err(refused(layered, "data_parallel_size", &format!("exceeds {MAX_RANKS}")));
+    if data_parallel_size > MAX_RANKS_OF_WORKER {
+        return Err(refused(
+            layered,
+            "data_parallel_size",
+            &format!("exceeds {MAX_RANKS_OF_WORKER}"),
+        ));
     }
     check_together(layered, &s)?;
     check_built_in(layered, true)?;

@@ -38,7 +38,7 @@ use crate::transport::event_plane::zmq::BrokerAddresses;
 use crate::transport::nats::{NatsAuth, NatsOptions, NatsOptionsError};
 use crate::transport::request_plane::Codec;
 use crate::transport::tls::{EtcdTls, NatsTls, TcpTls, TlsError};
-use crate::types::LONGEST_SPAN;
+use crate::types::{LONGEST_SPAN, MAX_WORKERS};
 
 pub use admin::AdminConfig;
 use choices::Finite;
@@ -225,9 +225,6 @@ pub struct Group {
     /// model is known.
     pub engine: EngineConfig,
 }
-
-/// Upper bounds that keep a typing error from asking for the impossible.
-const MAX_WORKERS: u32 = 65_536;
 
 impl Config {
     /// Checks the merged settings and gives them their types.

@@ -9,9 +9,15 @@ use crate::types::{SimTime, Token};
 use super::record::Terminal;
 use super::sessions::{SessionTrace, TurnSpec};
 use super::source::{Source, Turn};
+use super::trace::MAX_TOKENS;
 
 /// Seed of the prefix groups; independent of the arrival seed, as in the peer.
 const GROUP_SEED: u64 = 42;
+
+/// Most turns of all sessions, which stand in memory.
+const MAX_TURNS: u64 = 1 << 24;
+/// Most blocks of their prompts, a hash id each: 2 GiB.
+const MAX_BLOCKS: u64 = 1 << 28;
 
 /// When requests arrive.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -60,6 +66,16 @@ pub enum SyntheticError {
     /// Nothing of something.
     #[error("{0} must be at least 1")]
     Zero(&'static str),
+    /// More than any model takes, or than memory holds.
+    #[error("{name} is {value}, expected at most {most}")]
+    TooMany {
+        /// Of what.
+        name: &'static str,
+        /// How many.
+        value: u64,
+        /// How many there may be.
+        most: u64,
+    },
     /// Not a share.
     #[error("shared_prefix_ratio must be between 0.0 and 1.0, got {}", number(*.0))]
     Ratio(f64),
@@ -100,6 +116,7 @@ impl SyntheticSpec {
         if let Some((name, _)) = counts.iter().find(|(_, count)| *count == 0) {
             return Err(SyntheticError::Zero(name));
         }
+        self.check_sizes()?;
         if !(0.0..=1.0).contains(&self.shared_prefix_ratio) {
             return Err(SyntheticError::Ratio(self.shared_prefix_ratio));
         }
@@ -115,6 +132,26 @@ impl SyntheticSpec {
             Arrivals::Interval(gap) if !gap.is_finite() || gap < 0.0 => Err(SyntheticError::Interval(gap)),
             Arrivals::Concurrency(_) | Arrivals::Poisson { .. } | Arrivals::Interval(_) => Ok(()),
         }
+    }
+
+    fn check_sizes(&self) -> Result<(), SyntheticError> {
+        let at_most = |name, value: u64, most: u64| {
+            if value > most {
+                return Err(SyntheticError::TooMany { name, value, most });
+            }
+            Ok(())
+        };
+        at_most("input_tokens", self.input_tokens.into(), MAX_TOKENS.into())?;
+        at_most("output_tokens", self.output_tokens.into(), MAX_TOKENS.into())?;
+        if self.is_simple() {
+            return Ok(());
+        }
+        let turns = u64::from(self.count) * u64::from(self.turns);
+        let blocks = self.input_tokens.div_ceil(self.block_size.max(1));
+        let name = "request_count times turns_per_session";
+        at_most(name, turns, MAX_TURNS)?;
+        let name = "the number of prompt blocks of all turns";
+        at_most(name, turns.saturating_mul(blocks.into()), MAX_BLOCKS)
     }
 
     /// Sessions with their hash ids, for loads that are not simple.

@@ -6,6 +6,8 @@ use serde_json::Value;
 use crate::plain_words::{number, plain};
 use crate::replay::{Decision, Planner, PlannerError, Snapshot};
 
+use super::sizes::check_pool;
+
 /// An object by the names of its keys; a list would pass by position.
 ///
 /// # Errors
@@ -18,11 +20,19 @@ pub(super) fn object<T: DeserializeOwned>(value: Value) -> Result<T, String> {
         .map_err(|error| plain(&error.path().to_string(), &error.inner().to_string()))
 }
 
+/// What a fleet has that decisions are about.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sides {
+    /// It has prefill workers.
+    pub(super) disaggregated: bool,
+    /// Ranks of a worker that answers.
+    pub(super) dp_size: u32,
+}
+
 /// A planner whose decisions the fleet can follow.
 pub(super) struct Checked {
     pub(super) planner: Box<dyn Planner>,
-    /// The fleet has prefill workers.
-    pub(super) disaggregated: bool,
+    pub(super) sides: Sides,
 }
 
 impl Planner for Checked {
@@ -32,7 +42,7 @@ impl Planner for Checked {
 
     fn on_tick(&mut self, snapshot: &Snapshot) -> Result<Decision, PlannerError> {
         let decision = self.planner.on_tick(snapshot)?;
-        match check(&decision, snapshot.now_ms, self.disaggregated) {
+        match check(&decision, snapshot.now_ms, self.sides) {
             Ok(()) => Ok(decision),
             Err(what) => Err(PlannerError(what)),
         }
@@ -40,12 +50,14 @@ impl Planner for Checked {
 }
 
 /// Whether a decision at `now_ms` can be followed.
-fn check(decision: &Decision, now_ms: f64, disaggregated: bool) -> Result<(), String> {
-    if let Some(target) = decision.target_prefill.filter(|_| !disaggregated) {
+fn check(decision: &Decision, now_ms: f64, sides: Sides) -> Result<(), String> {
+    if let Some(target) = decision.target_prefill.filter(|_| !sides.disaggregated) {
         return Err(format!(
             "target_prefill is {target}, but the fleet is aggregated; leave it out, target_decode is for its workers"
         ));
     }
+    check_pool("target_prefill", decision.target_prefill.unwrap_or(0), 1)?;
+    check_pool("target_decode", decision.target_decode.unwrap_or(0), sides.dp_size)?;
     match decision.next_tick_ms.filter(|next| *next <= now_ms) {
         Some(next) => Err(format!(
             "next_tick_ms is {}, expected later than the tick itself, {} ms; leave it out after the last one",
@@ -60,7 +72,7 @@ fn check(decision: &Decision, now_ms: f64, disaggregated: bool) -> Result<(), St
 ///
 /// # Errors
 /// What is wrong, and in which entry.
-pub(super) fn check_script(script: &Value, disaggregated: bool) -> Result<(), String> {
+pub(super) fn check_script(script: &Value, sides: Sides) -> Result<(), String> {
     let mut now_ms = script["initial_tick_ms"].as_f64();
     for (at, tick) in script["ticks"].as_array().into_iter().flatten().enumerate() {
         let entry = |what: String| format!("ticks[{at}]: {what}");
@@ -71,7 +83,7 @@ pub(super) fn check_script(script: &Value, disaggregated: bool) -> Result<(), St
             )));
         };
         let decision: Decision = object(tick.clone()).map_err(entry)?;
-        check(&decision, now, disaggregated).map_err(entry)?;
+        check(&decision, now, sides).map_err(entry)?;
         now_ms = decision.next_tick_ms;
     }
     Ok(())
@@ -103,13 +115,29 @@ mod tests {
                 json!([{"target_decode": -1}]),
                 "ticks[0]: target_decode is -1, expected a whole number from 0 to 4294967295",
             ),
+            (
+                json!([{"target_decode": 4_294_967_295u32}]),
+                "ticks[0]: target_decode is 4294967295, expected at most 65536",
+            ),
+            (
+                json!([{"target_decode": 40_000}]),
+                "ticks[0]: target_decode 40000 with dp_size 8 makes 320000 ranks, expected at most 262144",
+            ),
         ] {
             let script = json!({"initial_tick_ms": 5, "ticks": ticks});
-            let error = check_script(&script, false).unwrap_err();
+            let sides = Sides {
+                disaggregated: false,
+                dp_size: 8,
+            };
+            let error = check_script(&script, sides).unwrap_err();
             assert!(error.starts_with(expected), "{error}");
         }
         let script =
             json!({"initial_tick_ms": 5, "ticks": [{"target_prefill": 2, "next_tick_ms": 6}, {"target_decode": 1}]});
-        assert_eq!(check_script(&script, true), Ok(()));
+        let sides = Sides {
+            disaggregated: true,
+            dp_size: 1,
+        };
+        assert_eq!(check_script(&script, sides), Ok(()));
     }
 }

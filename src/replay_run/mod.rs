@@ -15,6 +15,7 @@ mod plan;
 mod planner;
 mod pools;
 mod progress;
+mod sizes;
 mod weka;
 mod workload;
 

@@ -9,9 +9,11 @@ use crate::replay::{Arrivals, FleetSpec, Harness, RouterSpec, Sla, Source, Synth
 use crate::router::{PolicyProfile, PrefillLoadModel, QueuePolicy, RouterConfig};
 use crate::types::SimTime;
 
+use super::decisions::Sides;
 use super::interrupt::Reading;
 use super::planner;
 use super::pools::Pools;
+use super::sizes::check_replicas;
 use super::{RunError, Workload};
 
 /// A checked replay.
@@ -68,7 +70,10 @@ impl Plan {
             harness = harness.with_planner(planner::build(
                 config,
                 args.planner_log.as_deref(),
-                self.pools.is_disaggregated(),
+                Sides {
+                    disaggregated: self.pools.is_disaggregated(),
+                    dp_size: self.pools.dp_size(),
+                },
             )?)?;
         }
         if let Some(limit) = max_time(args) {
@@ -321,6 +326,7 @@ fn check_values(args: &ReplayArgs) -> Result<(), RunError> {
     if args.router_replicas == 0 {
         return invalid("--router-replicas is 0, expected at least 1");
     }
+    check_replicas(args.router_replicas).or_else(invalid)?;
     if args.replay_concurrency == Some(0) {
         return invalid("--replay-concurrency is 0, expected at least 1");
     }

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use crate::replay::{Decision, Planner, PlannerError, Script, Snapshot};
 
 use super::RunError;
-use super::decisions::{Checked, check_script, object};
+use super::decisions::{Checked, Sides, check_script, object};
 use super::destination;
 
 /// Longest answer, bytes.
@@ -39,8 +39,8 @@ struct Program {
     timeout_seconds: Option<f64>,
 }
 
-/// The policy that a path or a text names, for a fleet with prefill workers or without; each tick goes to `log` too.
-pub(super) fn build(config: &str, log: Option<&Path>, disaggregated: bool) -> Result<Box<dyn Planner>, RunError> {
+/// The policy that a path or a text names, for a fleet of these sides; each tick goes to `log` too.
+pub(super) fn build(config: &str, log: Option<&Path>, sides: Sides) -> Result<Box<dyn Planner>, RunError> {
     let wrong = |what: &dyn std::fmt::Display| RunError::Invalid(format!("--planner-config: {what}"));
     let path = Path::new(config);
     let text = if path.is_file() {
@@ -55,14 +55,14 @@ pub(super) fn build(config: &str, log: Option<&Path>, disaggregated: bool) -> Re
         let program: Program = object(document).map_err(|error| wrong(&error))?;
         Box::new(Outside::start(program).map_err(|error| wrong(&error))?)
     } else if has("ticks") {
-        check_script(&document, disaggregated).map_err(|error| wrong(&error))?;
+        check_script(&document, sides).map_err(|error| wrong(&error))?;
         Box::new(object::<Script>(document).map_err(|error| wrong(&error))?)
     } else {
         return Err(wrong(
             &"neither a file nor a script (key ticks) nor a program (key command); see --help",
         ));
     };
-    let planner = Box::new(Checked { planner, disaggregated });
+    let planner = Box::new(Checked { planner, sides });
     let Some(path) = log else { return Ok(planner) };
     Ok(Box::new(Logged {
         planner,

@@ -7,6 +7,7 @@ use crate::replay::{FleetSpec, PoolSpec, PrefillSpec};
 
 use super::RunError;
 use super::plan::invalid;
+use super::sizes::check_pool;
 
 /// Engines of each pool.
 pub(super) struct Pools {
@@ -128,6 +129,7 @@ fn aggregated(args: &ReplayArgs) -> Result<EngineDocument, RunError> {
             engine.engine.role
         ));
     }
+    check_pool("--num-workers", args.num_workers, engine.data_parallel_size).or_else(invalid)?;
     Ok(engine)
 }
 
@@ -147,6 +149,8 @@ fn check_staged(args: &ReplayArgs, prefill: &EngineDocument, decode: &EngineDocu
             return invalid(format!("{flag}: worker_type is {found:?}, expected {wanted:?}"));
         }
     }
+    check_pool("--num-prefill-workers", args.num_prefill_workers, 1).or_else(invalid)?;
+    check_pool("--num-decode-workers", args.num_decode_workers, 1).or_else(invalid)?;
     if prefill.engine.block_size != decode.engine.block_size {
         let (left, right) = (prefill.engine.block_size, decode.engine.block_size);
         return invalid(format!(

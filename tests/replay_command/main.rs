@@ -326,6 +326,70 @@ fn flags_that_would_change_nothing_are_refused() {
 }
 
 #[test]
+fn sizes_that_no_machine_holds_are_refused_before_they_take_memory() {
+    let directory = tempfile::tempdir().unwrap();
+    for (flags, part) in [
+        (
+            vec!["--num-workers", "4294967295"],
+            "--num-workers is 4294967295, expected at most 65536",
+        ),
+        (
+            vec!["--extra-engine-args", r#"{"dp_size":4000000000}"#],
+            "dp_size is 4000000000, expected at most 1024",
+        ),
+        (
+            vec!["--num-workers", "65536", "--extra-engine-args", r#"{"dp_size":5}"#],
+            "makes 327680 ranks, expected at most 262144",
+        ),
+        (
+            vec!["--router-mode", "kv_router", "--router-replicas", "1000000000"],
+            "--router-replicas is 1000000000, expected at most 1024",
+        ),
+        (
+            vec!["--turns-per-session", "4294967295"],
+            "request_count times turns_per_session is 34359738360, expected at most 16777216",
+        ),
+        (
+            vec![
+                "--planner-config",
+                r#"{"initial_tick_ms":1,"ticks":[{"target_decode":4294967295}]}"#,
+            ],
+            "ticks[0]: target_decode is 4294967295, expected at most 65536",
+        ),
+    ] {
+        let load = [
+            "--input-tokens",
+            "8",
+            "--output-tokens",
+            "2",
+            "--request-count",
+            "8",
+            "--replay-concurrency",
+            "1",
+        ];
+        let output = replay(directory.path(), &[&load[..], &flags].concat());
+        assert_eq!(output.status.code(), Some(1), "{flags:?}");
+        assert!(text(&output.stderr).contains(part), "{}", text(&output.stderr));
+    }
+    let long = [
+        "--input-tokens",
+        "4000000000",
+        "--output-tokens",
+        "2",
+        "--request-count",
+        "1",
+        "--replay-concurrency",
+        "1",
+    ];
+    let output = replay(directory.path(), &long);
+    let said = text(&output.stderr);
+    assert!(
+        said.contains("input_tokens is 4000000000, expected at most 67108864"),
+        "{said}"
+    );
+}
+
+#[test]
 fn a_run_that_serves_nothing_says_why() {
     let directory = tempfile::tempdir().unwrap();
     let load = ["--input-tokens", "4096", "--output-tokens", "4", "--request-count", "3"];

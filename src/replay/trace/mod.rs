@@ -17,6 +17,7 @@ mod request_trace;
 mod turn_file;
 mod weka;
 
+pub(crate) use self::line::MAX_TOKENS;
 pub use agentic::read as read_agentic;
 pub use applied::{AppliedFile, SharedPrefix, read as read_applied_compute};
 pub(in crate::replay) use line::spooling;
