@@ -1,24 +1,27 @@
 //! Places of connections. There are so many and no more. Those that have not sent the whole head of a request hold theirs
 //! on sufferance: where all are taken, the one that has been waited for longest gives way to the newcomer, so nobody is
-//! shut out by connections that say nothing, or speak slowly.
+//! shut out by connections that say nothing, or speak slowly. It gives way no sooner than after a moment of grace: in a
+//! crowd that comes at once, heads are there and only not read yet.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
+use tokio::time::{Duration, Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 #[derive(Debug)]
 pub(super) struct Places {
     most: usize,
+    grace: Duration,
     taken: Mutex<Taken>,
     freed: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Taken {
-    /// Connections whose head is awaited, by when that began.
-    waiting: BTreeMap<u64, CancellationToken>,
+    /// Connections whose head is awaited, by their turn, and since when.
+    waiting: BTreeMap<u64, (Instant, CancellationToken)>,
     /// Connections with a request under way.
     busy: usize,
     turns: u64,
@@ -38,9 +41,11 @@ pub(super) struct Place {
 pub(super) struct Busy(Arc<Place>);
 
 impl Places {
-    pub(super) fn new(most: usize) -> Arc<Self> {
+    /// So many places; whoever sends a head keeps its own for `grace`, at least.
+    pub(super) fn new(most: usize, grace: Duration) -> Arc<Self> {
         Arc::new(Self {
             most,
+            grace,
             taken: Mutex::default(),
             freed: Notify::new(),
         })
@@ -50,15 +55,29 @@ impl Places {
         lock(&self.taken)
     }
 
-    /// Waits until there is a place, or one that can be had from another: not all are busy.
+    /// Waits until there is a place, or one that can be had from another.
     pub(super) async fn room(&self) {
         loop {
             let freed = self.freed.notified();
-            if self.lock().busy < self.most {
-                return;
+            match self.room_from() {
+                None => freed.await,
+                Some(then) if then <= Instant::now() => return,
+                Some(then) => tokio::select! {
+                    () = freed => {}
+                    () = sleep_until(then) => {}
+                },
             }
-            freed.await;
         }
+    }
+
+    /// When there is one if nothing changes; `None`: never, all are busy.
+    fn room_from(&self) -> Option<Instant> {
+        let taken = self.lock();
+        if taken.waiting.len() + taken.busy < self.most {
+            return Some(Instant::now());
+        }
+        let (_, (since, _)) = taken.waiting.first_key_value()?;
+        Some(*since + self.grace)
     }
 
     /// A place for a connection that has just come.
@@ -66,7 +85,7 @@ impl Places {
         let leave = CancellationToken::new();
         let mut taken = self.lock();
         if taken.waiting.len() + taken.busy >= self.most
-            && let Some((_, longest)) = taken.waiting.pop_first()
+            && let Some((_, (_, longest))) = taken.waiting.pop_first()
         {
             longest.cancel();
         }
@@ -83,7 +102,7 @@ impl Places {
 impl Taken {
     fn wait(&mut self, leave: CancellationToken) -> u64 {
         self.turns += 1;
-        self.waiting.insert(self.turns, leave);
+        self.waiting.insert(self.turns, (Instant::now(), leave));
         self.turns
     }
 }
@@ -130,6 +149,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         if let Some(turn) = lock(&self.turn).take() {
             self.places.lock().waiting.remove(&turn);
+            self.places.freed.notify_one();
         }
     }
 }
@@ -154,9 +174,18 @@ mod tests {
         (taken.waiting.len(), taken.busy)
     }
 
+    #[tokio::test]
+    async fn a_head_that_has_only_just_been_waited_for_keeps_its_place() {
+        let places = Places::new(2, Duration::from_secs(3600));
+        let [early, late] = [(); 2].map(|()| places.take());
+        assert!(places.room().now_or_never().is_none());
+        drop(late);
+        assert!(places.room().now_or_never().is_some() && !is_lost(&early));
+    }
+
     #[test]
     fn whoever_has_been_waited_for_longest_gives_way_and_a_busy_one_never() {
-        let places = Places::new(3);
+        let places = Places::new(3, Duration::ZERO);
         let [slow, busy, newer] = [(); 3].map(|()| places.take());
         let request = busy.busy();
         let newest = places.take();
@@ -174,7 +203,7 @@ mod tests {
 
     #[test]
     fn where_all_are_busy_newcomers_wait_until_one_is_not() {
-        let places = Places::new(2);
+        let places = Places::new(2, Duration::ZERO);
         let [one, other] = [(); 2].map(|()| places.take());
         let (request, ended) = (one.busy(), other.busy());
         assert!(places.room().now_or_never().is_none());
@@ -190,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_head_that_ends_when_its_place_is_lost_takes_none() {
-        let places = Places::new(1);
+        let places = Places::new(1, Duration::ZERO);
         let late = places.take();
         let newcomer = places.take();
         drop(late.busy());

@@ -47,6 +47,9 @@ const MAX_HEAD_BYTES: usize = 16 << 10;
 /// Time for a head, and between two requests of a connection.
 const HEAD_PATIENCE: Duration = Duration::from_secs(3);
 
+/// Time for a head that nobody can cut short: in a crowd it is there, and only not read yet.
+const HEAD_GRACE: Duration = Duration::from_millis(250);
+
 /// Time for a body, and for a reader to take anything at all.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -141,7 +144,7 @@ async fn accept(
     (head_patience, patience): (Duration, Duration),
     end: &CancellationToken,
 ) {
-    let places = Places::new(MAX_CONNECTIONS);
+    let places = Places::new(MAX_CONNECTIONS, HEAD_GRACE);
     loop {
         places.room().await;
         let stream = match listener.accept().await {
