@@ -225,10 +225,11 @@ impl Client {
     }
 
     fn silent(&self, error: &ureq::Error, patience: Duration) -> Option<ClientError> {
-        let span = match error {
-            ureq::Error::Timeout(ureq::Timeout::Global) => WHOLE_ANSWER.max(patience),
-            ureq::Error::Timeout(_) => patience,
-            _ => return None,
+        let ureq::Error::Timeout(which) = error else { return None };
+        let span = if *which == ureq::Timeout::Global {
+            WHOLE_ANSWER.max(patience)
+        } else {
+            patience
         };
         Some(ClientError::Silent {
             url: self.url.clone(),
