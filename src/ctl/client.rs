@@ -225,7 +225,9 @@ impl Client {
     }
 
     fn silent(&self, error: &ureq::Error, patience: Duration) -> Option<ClientError> {
-        let ureq::Error::Timeout(which) = error else { return None };
+        let ureq::Error::Timeout(which) = error else {
+            return None;
+        };
         let span = if *which == ureq::Timeout::Global {
             WHOLE_ANSWER.max(patience)
         } else {
