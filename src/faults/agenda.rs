@@ -47,9 +47,7 @@ impl Act {
             Self::ClearCache { .. } => "clear_cache",
         }
     }
-}
 
-impl Act {
     /// Whether a fault of this kind has happened with it; its other steps come before that, or make it good.
     pub const fn is_deed_of(&self, kind: &Kind) -> bool {
         match kind {

@@ -101,16 +101,8 @@ fn fleet() -> Value {
         ("waiting", count()),
         ("active_blocks", count()),
         ("cached_blocks", count()),
-        ("total_blocks", count()),
-        ("requests_total", count()),
-        ("failed_total", count()),
-        ("cancelled_total", count()),
-        ("tokens_total", count()),
-        ("prompt_tokens_total", count()),
-        ("cached_tokens_total", count()),
-        ("preemptions_total", count()),
-        ("restarts", count()),
     ]);
+    let fleet = with(fleet, true, totals());
     with(
         fleet,
         false,
@@ -133,8 +125,24 @@ fn lateness() -> Value {
     about("how late passes end against their model", lateness)
 }
 
+/// What a worker and the whole fleet have a sum of.
+fn totals() -> [(&'static str, Value); 9] {
+    [
+        "total_blocks",
+        "requests_total",
+        "failed_total",
+        "cancelled_total",
+        "tokens_total",
+        "prompt_tokens_total",
+        "cached_tokens_total",
+        "preemptions_total",
+        "restarts",
+    ]
+    .map(|name| (name, count()))
+}
+
 fn row() -> Value {
-    object([
+    let row = object([
         ("path", text()),
         ("group", text()),
         ("state", state()),
@@ -147,17 +155,9 @@ fn row() -> Value {
         ("waiting", count()),
         ("active_blocks", about("KV blocks in use by requests", count())),
         ("cached_blocks", about("KV blocks that are cached and unused", count())),
-        ("total_blocks", count()),
-        ("requests_total", count()),
-        ("failed_total", count()),
-        ("cancelled_total", count()),
-        ("tokens_total", count()),
-        ("prompt_tokens_total", count()),
-        ("cached_tokens_total", count()),
-        ("preemptions_total", count()),
-        ("restarts", count()),
         ("faults", about("those in force for it", list(&reference("FaultId")))),
-    ])
+    ]);
+    with(row, true, totals())
 }
 
 fn columns() -> Value {
