@@ -20,9 +20,11 @@ use crate::faults::agenda::{Act, Step};
 use crate::faults::draw::Dice;
 use crate::faults::journal::Event;
 use crate::faults::kind::LifeFault;
-use crate::faults::ledger::{Listed, Turn};
+use crate::faults::ledger::Turn;
 use crate::faults::select::Candidate;
+use crate::faults::standing::Listed;
 use crate::faults::table::OpenFault;
+use crate::faults::tally::Sums;
 use crate::faults::{Fault, FaultError, FaultId, Journal, Kind, Ledger, Selector};
 use crate::types::WorkerId;
 
@@ -62,6 +64,19 @@ pub struct ChangeFaults {
 #[derive(Message)]
 #[rtype(result = "Vec<Listed>")]
 pub struct ListFaults;
+
+/// What is counted of each fault, as [`Ledger::counters`] has it.
+pub type Counters = Vec<(FaultId, Vec<Arc<OpenFault>>)>;
+
+/// Asks for what is counted of each fault that is listed.
+#[derive(Message)]
+#[rtype(result = "Counters")]
+pub struct FaultCounters;
+
+/// Asks for what has come of all faults, also of those that are listed no more.
+#[derive(Message)]
+#[rtype(result = "Sums")]
+pub struct FaultSums;
 
 /// Takes every fault off these workers.
 #[derive(Message)]
@@ -117,7 +132,7 @@ impl FaultDesk {
         let mut by_worker: BTreeMap<WorkerId, Vec<Counted>> = BTreeMap::new();
         for step in turn.steps {
             let fault = self.ledger.struck(step.fault, step.worker);
-            let counted = fault.filter(|fault| step.act.is_deed_of(fault.kind()));
+            let counted = fault.filter(|_| step.is_deed);
             by_worker.entry(step.worker).or_default().push((step, counted));
         }
         for steps in by_worker.into_values() {
@@ -280,6 +295,22 @@ impl Handler<ListFaults> for FaultDesk {
 
     fn handle(&mut self, _: ListFaults, _: &mut Self::Context) -> Self::Result {
         MessageResult(self.ledger.list())
+    }
+}
+
+impl Handler<FaultCounters> for FaultDesk {
+    type Result = MessageResult<FaultCounters>;
+
+    fn handle(&mut self, _: FaultCounters, _: &mut Self::Context) -> Self::Result {
+        MessageResult(self.ledger.counters())
+    }
+}
+
+impl Handler<FaultSums> for FaultDesk {
+    type Result = MessageResult<FaultSums>;
+
+    fn handle(&mut self, _: FaultSums, _: &mut Self::Context) -> Self::Result {
+        MessageResult(self.ledger.sums())
     }
 }
 
