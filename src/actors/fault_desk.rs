@@ -12,7 +12,6 @@ use actix::prelude::*;
 use super::clock::Clock;
 use super::death::Death;
 use super::fleet::{CommandError, DrainWorker, FindRanks, Fleet, Kill, Restart};
-use super::liveness::Child;
 use super::path::ActorPath;
 use super::rank::DropCache;
 use super::registry::Registry;
@@ -249,23 +248,20 @@ fn check(fault: &Fault, registry: &Registry) -> Result<(), FaultError> {
             "actor={actor} is no child of a worker; use r<N>, kv, r<N>/kv, r<N>/native, metrics, lease or rendezvous"
         ))
     })?;
-    let (Child::Rank(rank) | Child::Kv(rank) | Child::Native(rank)) = child else {
-        return Ok(());
-    };
     let select = &fault.select;
     let meant = |candidate: &Candidate| select.can_match(std::slice::from_ref(candidate));
     let candidates = registry.candidates();
     let meant = candidates.iter().filter(|candidate| meant(candidate));
-    let ranks = meant.filter_map(|candidate| registry.get(candidate.id).map(|entry| entry.ranks()));
-    match ranks.max() {
-        // Whoever selects nobody is told so.
-        None => Ok(()),
-        Some(ranks) if (rank as usize) < ranks => Ok(()),
-        Some(ranks) => Err(FaultError::Line(format!(
-            "actor={actor}: no worker that {select} selects has it; their ranks go up to r{}",
-            ranks.saturating_sub(1)
-        ))),
+    let mut shapes = meant.filter_map(|candidate| registry.get(candidate.id).map(|entry| entry.shape));
+    // Whoever selects nobody is told so.
+    let Some(first) = shapes.next() else { return Ok(()) };
+    if first.has(child) || shapes.any(|shape| shape.has(child)) {
+        return Ok(());
     }
+    Err(FaultError::Line(format!(
+        "actor={actor}: no worker that {select} selects has it; the first of them has {}",
+        first.says()
+    )))
 }
 
 impl Actor for FaultDesk {

@@ -19,6 +19,7 @@ use super::liveness::Child;
 use super::path::ActorPath;
 use super::plan::WorkerPlan;
 use super::recovery::RecoveryCounts;
+use super::shape::Shape;
 use super::supervision::{RestartPolicy, Supervised};
 use super::told_loads::ToldLoads;
 use crate::engine::EngineKind;
@@ -48,6 +49,7 @@ pub struct WorkerEntry {
     kind: EngineKind,
     block_size: u32,
     durable_events: bool,
+    pub(super) shape: Shape,
     state: AtomicU8,
     /// Whether its records are in discovery, as far as anybody knows.
     listed: AtomicBool,
@@ -102,6 +104,7 @@ impl WorkerEntry {
             kind: group.engine.kind,
             block_size: group.engine.block_size,
             durable_events: group.durable_kv_events,
+            shape: Shape::of(plan),
             state: AtomicU8::new(0),
             listed: AtomicBool::new(false),
             registered: AtomicBool::new(false),
@@ -178,6 +181,11 @@ impl WorkerEntry {
     /// Its ranks.
     pub fn ranks(&self) -> usize {
         self.gauges.len()
+    }
+
+    /// Whether a worker of these settings has such a child, alive or not.
+    pub fn has(&self, child: Child) -> bool {
+        self.shape.has(child)
     }
 
     /// Name of the model that it serves.

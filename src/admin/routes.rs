@@ -140,7 +140,7 @@ async fn actor(State(api): State<Arc<Api>>, Named(path): Named) -> Answer {
     let path: ActorPath = path.parse()?;
     let entry = api.control.registry().get(path.worker);
     let entry = entry.ok_or(CommandError::NoSuchActor(path))?;
-    if path.rank_index().is_some_and(|rank| rank >= entry.ranks()) {
+    if path.child.is_some_and(|child| !entry.has(child)) {
         return Err(CommandError::NoSuchActor(path).into());
     }
     let snapshot = entry.snapshot();

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use super::content::Content;
 use super::scenario::load::{Arrivals, Load};
+use crate::engine::SeededTokens;
 use crate::faults::draw::Dice;
 use crate::types::Token;
 
@@ -12,17 +14,20 @@ pub struct Plan {
     gaps: Dice,
     own: Dice,
     groups: Dice,
+    seeds: Dice,
     arrivals: Arrivals,
     prompt_tokens: u32,
     prefix_groups: u32,
     prefix_tokens: u32,
     ids: (Token, Token),
+    tokens: Option<SeededTokens>,
 }
 
 /// Salts of the dice that a plan throws.
 const GAPS: u64 = 1;
 const OWN: u64 = 2;
 const GROUPS: u64 = 3;
+const SEEDS: u64 = 4;
 
 impl Plan {
     /// The plan of the load at this position. `ids`: `lo..hi`, what prompts are made of.
@@ -32,12 +37,31 @@ impl Plan {
             gaps: dice(GAPS),
             own: dice(OWN),
             groups: dice(GROUPS),
+            seeds: dice(SEEDS),
             arrivals: load.arrivals,
             prompt_tokens: load.prompt_tokens,
             prefix_groups: load.prefix_groups,
             prefix_tokens: load.prefix_tokens,
             ids,
+            tokens: None,
         }
+    }
+
+    /// Where answers consist of these tokens, which can be checked then.
+    #[must_use]
+    pub fn answered_by(self, tokens: Option<SeededTokens>) -> Self {
+        Self { tokens, ..self }
+    }
+
+    /// The seed that a request is sent with. JSON has no larger number that everybody reads alike.
+    pub fn seed(&self, number: u64) -> i64 {
+        i64::try_from(self.seeds.bits(number) >> 12).unwrap_or(0)
+    }
+
+    /// The answer that a request will have; `None`: nobody knows it beforehand.
+    pub(super) fn content(&self, number: u64) -> Option<Content> {
+        let content = |tokens| Content::new(tokens, self.seed(number), self.prompt_tokens);
+        self.tokens.map(content)
     }
 
     /// Time between request `number` of an open loop and the next one, at `rate` requests per second.

@@ -136,6 +136,8 @@ pub struct Request {
     pub tokens: u32,
     /// Whether the answer itself has told how many tokens it has; else pieces are counted, and its length is not judged.
     pub is_counted: bool,
+    /// Whether the ids of its tokens have come, so that they could be held against those that workers gave.
+    pub has_ids: bool,
     /// Longest silence after the first token, seconds.
     pub gap: f64,
     /// How it ended; `None`: well.
@@ -154,7 +156,8 @@ pub struct Request {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Failure {
     /// Which way: `connect`, `reset`, `http_<status>`, `error_event`, `truncated`, `malformed`, `timeout`, `first_token_timeout`,
-    /// `short_answer` and `long_answer` (fewer or more tokens than were asked for, as its usage says),
+    /// `short_answer` and `long_answer` (fewer or more tokens than were asked for, as its usage says), `wrong_tokens` (other
+    /// tokens than the workers gave: repeated, left out, of another answer),
     /// `unfinished` (the drill was over), `not_sent` (too many under way).
     pub kind: String,
     /// In words.
@@ -180,7 +183,7 @@ impl Request {
 
 impl Failure {
     /// Every kind but `http_<status>`.
-    pub const KINDS: [&str; 11] = [
+    pub const KINDS: [&str; 12] = [
         "connect",
         "reset",
         "error_event",
@@ -190,6 +193,7 @@ impl Failure {
         "first_token_timeout",
         "short_answer",
         "long_answer",
+        "wrong_tokens",
         "unfinished",
         "not_sent",
     ];
@@ -265,7 +269,7 @@ pub struct Moment {
     pub lines: Vec<String>,
     /// Whether that disturbs the fleet.
     pub disturbs: bool,
-    /// Its faults, in order, and how often they happened; those that are not on the fleet's list any more are left out.
+    /// Its faults, in order, and how often they happened up to the drill's very end, when it had settled.
     pub faults: Vec<Tally>,
     /// Workers that it was done to.
     pub victims: Vec<u32>,
@@ -378,15 +382,28 @@ impl Record {
         }
     }
 
-    /// Says so when there are answers that do not tell their length.
-    pub fn note_uncounted(&mut self) {
-        let uncounted = |request: &&Request| request.failure.is_none() && !request.is_counted;
-        let many = self.requests.iter().filter(uncounted).count();
-        if many > 0 {
-            self.notes.push(format!(
-                "{many} answers came without usage.completion_tokens: nobody can tell whether they are as long as asked for"
+    /// Says so when there are answers that do not tell their length, or not what they consist of. `unforetold`: why no
+    /// client knows that beforehand, so that nobody has asked.
+    pub fn note_unjudged(&mut self, unforetold: Option<&str>) {
+        let answers = || self.requests.iter().filter(|request| request.failure.is_none());
+        let uncounted = answers().filter(|request| !request.is_counted).count();
+        let (all, unnamed) = (answers().count(), answers().filter(|request| !request.has_ids).count());
+        let mut notes = Vec::new();
+        if uncounted > 0 {
+            notes.push(format!(
+                "{uncounted} answers came without usage.completion_tokens: nobody can tell whether they are as long as \
+                 asked for"
             ));
         }
+        match unforetold {
+            Some(why) if all > 0 => notes.push(format!("what answers consist of was not looked at: {why}")),
+            None if unnamed > 0 => notes.push(format!(
+                "{unnamed} answers came without the ids of their tokens (nvext.completion_token_ids): nobody can tell \
+                 whether they are what the workers gave"
+            )),
+            Some(_) | None => {}
+        }
+        self.notes.extend(notes);
     }
 
     /// Takes out requests that the drill has sent for its own ends.
@@ -446,6 +463,7 @@ pub(super) mod tests {
             ended: sent + ttft + 0.03,
             tokens: 4,
             is_counted: true,
+            has_ids: true,
             gap: 0.01,
             failure: None,
             id: None,
@@ -462,6 +480,7 @@ pub(super) mod tests {
             ended: sent + after,
             tokens: 0,
             is_counted: false,
+            has_ids: false,
             failure: Some(Failure {
                 kind: kind.to_owned(),
                 detail: String::new(),
@@ -555,15 +574,20 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn answers_that_do_not_tell_their_length_are_noted() {
+    fn answers_that_do_not_tell_their_length_or_their_tokens_are_noted() {
         let mut record = record();
         record.requests = vec![request(1.0, 0.1), failed(1.0, "reset", 0.1)];
-        record.note_uncounted();
+        record.note_unjudged(None);
         assert!(record.notes.is_empty(), "{:?}", record.notes);
         record.requests[0].is_counted = false;
-        record.note_uncounted();
+        record.requests[0].has_ids = false;
+        record.note_unjudged(None);
+        record.note_unjudged(Some("they think"));
+        let starts = |index: usize, words: &str| record.notes[index].starts_with(words);
+        assert!(starts(0, "1 answers came without usage"), "{:?}", record.notes);
+        assert!(starts(1, "1 answers came without the ids"), "{:?}", record.notes);
         assert!(
-            record.notes[0].starts_with("1 answers came without"),
+            starts(3, "what answers consist of was not looked at: they think"),
             "{:?}",
             record.notes
         );

@@ -300,7 +300,10 @@ impl Ledger {
 
     /// All faults, by number.
     pub fn list(&self) -> Vec<Listed> {
-        self.standing.iter().map(|(&id, standing)| standing.listed(id)).collect()
+        self.standing
+            .iter()
+            .map(|(&id, standing)| standing.listed(id))
+            .collect()
     }
 
     /// What has come of all faults since the fleet's start, those that are not listed any more included.

@@ -72,6 +72,7 @@ fn ruined(scenario: &Scenario, noise: bool) -> Record {
         instance: None,
         workers: vec![0],
         is_counted: true,
+        has_ids: true,
         believed_hit: Some(0.9),
     };
     let mut record = Record {

@@ -116,8 +116,12 @@ fn answers_are_what_the_document_says() {
         "w0/r0/native",
         "w0/metrics",
         "w0/lease",
-        "w0/r9",
     ] {
+        let told = held.get("/v1/actors/{path}", &format!("/v1/actors/{path}"));
+        assert_eq!(told["path"], path);
+    }
+    for path in ["w0/r9", "w0/r9/kv", "w0/rendezvous", "w9/lease"] {
+        assert_eq!(held.admin.get(&format!("/v1/actors/{path}")).0, 404, "{path}");
         held.get("/v1/actors/{path}", &format!("/v1/actors/{path}"));
     }
     assert!(held.get("/v1/cache/{path}", "/v1/cache/w0")[0].is_array());
