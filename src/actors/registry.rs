@@ -26,7 +26,7 @@ use crate::engine::EngineKind;
 use crate::faults::Journal;
 use crate::faults::journal::Event;
 use crate::faults::kind::MetricsFault;
-use crate::faults::select::Candidate;
+use crate::faults::select::{Candidate, KvEvents};
 use crate::transport::discovery::EndpointName;
 use crate::transport::event_plane::former::Memory;
 use crate::transport::http::open::OpenRequests;
@@ -48,7 +48,7 @@ pub struct WorkerEntry {
     model: Arc<str>,
     kind: EngineKind,
     block_size: u32,
-    durable_events: bool,
+    events: KvEvents,
     pub(super) shape: Shape,
     state: AtomicU8,
     /// Whether its records are in discovery, as far as anybody knows.
@@ -103,7 +103,11 @@ impl WorkerEntry {
             model: Arc::clone(&group.model_name),
             kind: group.engine.kind,
             block_size: group.engine.block_size,
-            durable_events: group.durable_kv_events,
+            events: match (group.engine.publishes_kv_events(), group.durable_kv_events) {
+                (false, _) => KvEvents::None,
+                (true, false) => KvEvents::Published,
+                (true, true) => KvEvents::Durable,
+            },
             shape: Shape::of(plan),
             state: AtomicU8::new(0),
             listed: AtomicBool::new(false),
@@ -244,7 +248,7 @@ impl WorkerEntry {
             alive: matches!(self.state(), WorkerState::Ready | WorkerState::Starting),
             requests,
             cached_blocks,
-            durable_events: self.durable_events,
+            events: self.events,
         }
     }
 

@@ -2,7 +2,8 @@
 //! theirs on sufferance: where all are taken, the one that has been waited for longest gives way to the newcomer, so nobody
 //! is shut out by connections that say nothing, or speak slowly. It gives way no sooner than after a moment of grace: in a
 //! crowd that comes at once, requests are there and only not read yet. The wait begins anew when a head is whole. What is
-//! held of bodies is bounded by the same rule: beyond it whoever has been waited for longest and holds any gives way.
+//! held of bodies is bounded by the same rule: beyond it whoever has been waited for longest and holds any gives way. Those
+//! that do not take their answers are waited for, too.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,7 +23,7 @@ pub(super) struct Places {
 
 #[derive(Debug, Default)]
 struct Taken {
-    /// Connections whose request is awaited, by their turn.
+    /// Connections whose request is awaited, or that do not read, by their turn.
     waiting: BTreeMap<u64, Waiting>,
     /// Connections with a request under way.
     busy: usize,
@@ -44,8 +45,18 @@ struct Waiting {
 pub(super) struct Place {
     places: Arc<Places>,
     leave: CancellationToken,
-    /// Its turn among those that wait; `None`: busy.
-    turn: Mutex<Option<u64>>,
+    stand: Mutex<Stand>,
+}
+
+/// How a connection has its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stand {
+    /// On sufferance, with its turn among those that are waited for: its request is not there as a whole.
+    Awaited(u64),
+    /// A request is under way.
+    Busy,
+    /// The same, but nobody reads its answer: on sufferance.
+    Stalled(u64),
 }
 
 /// A request under way: until it is dropped, nobody takes the place.
@@ -109,7 +120,7 @@ impl Places {
         Arc::new(Place {
             places: Arc::clone(self),
             leave,
-            turn: Mutex::new(Some(turn)),
+            stand: Mutex::new(Stand::Awaited(turn)),
         })
     }
 }
@@ -142,12 +153,14 @@ impl Place {
 
     /// The head of a request is there, and its body is awaited from now on: its turn for that, unless its place is lost.
     pub(super) fn speaks(&self) -> Option<u64> {
-        let mut turn = lock(&self.turn);
+        let mut stand = lock(&self.stand);
+        let Stand::Awaited(turn) = *stand else { return None };
         let mut taken = self.places.lock();
         // One that was lost a moment ago has been removed.
-        let leave = turn.and_then(|waited| taken.forget(waited))?;
-        *turn = Some(taken.wait(leave));
-        *turn
+        let leave = taken.forget(turn)?;
+        let turn = taken.wait(leave);
+        *stand = Stand::Awaited(turn);
+        Some(turn)
     }
 
     /// So many more bytes of the body that is awaited in this turn are there. When the turn is over they are no more held
@@ -172,18 +185,43 @@ impl Place {
 
     /// A request is there as a whole.
     pub(super) fn busy(self: &Arc<Self>) -> Busy {
-        let mut turn = lock(&self.turn);
+        self.become_busy(|stand| matches!(stand, Stand::Awaited(_)));
+        Busy(Arc::clone(self))
+    }
+
+    /// Nobody reads the answer, or somebody does again.
+    pub(super) fn stalls(&self, stalls: bool) {
+        if !stalls {
+            return self.become_busy(|stand| matches!(stand, Stand::Stalled(_)));
+        }
+        let mut stand = lock(&self.stand);
+        if *stand != Stand::Busy || self.leave.is_cancelled() {
+            return;
+        }
         let mut taken = self.places.lock();
+        taken.busy -= 1;
+        *stand = Stand::Stalled(taken.wait(self.leave.clone()));
+        drop((taken, stand));
+        self.places.freed.notify_one();
+    }
+
+    /// Keeps its place from now on, if it stands like this.
+    fn become_busy(&self, from: impl Fn(Stand) -> bool) {
+        let mut stand = lock(&self.stand);
+        let (Stand::Awaited(turn) | Stand::Stalled(turn)) = *stand else {
+            return;
+        };
+        if !from(*stand) {
+            return;
+        }
+        let mut taken = self.places.lock();
+        *stand = Stand::Busy;
         // One that was lost a moment ago has been removed; it is not counted any more.
-        if let Some(waited) = turn.take()
-            && taken.forget(waited).is_some()
-        {
+        if taken.forget(turn).is_some() {
             taken.busy += 1;
         } else {
             self.leave.cancel();
         }
-        drop((taken, turn));
-        Busy(Arc::clone(self))
     }
 }
 
@@ -193,18 +231,24 @@ impl Drop for Busy {
         if place.leave.is_cancelled() {
             return;
         }
-        let mut turn = lock(&place.turn);
-        let mut taken = place.places.lock();
-        taken.busy -= 1;
-        *turn = Some(taken.wait(place.leave.clone()));
-        drop((taken, turn));
+        let mut stand = lock(&place.stand);
+        *stand = match *stand {
+            Stand::Busy => {
+                let mut taken = place.places.lock();
+                taken.busy -= 1;
+                Stand::Awaited(taken.wait(place.leave.clone()))
+            }
+            Stand::Stalled(turn) | Stand::Awaited(turn) => Stand::Awaited(turn),
+        };
+        drop(stand);
         place.places.freed.notify_one();
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        if let Some(turn) = lock(&self.turn).take() {
+        // A busy one is kept by its request.
+        if let Stand::Awaited(turn) | Stand::Stalled(turn) = *lock(&self.stand) {
             self.places.lock().forget(turn);
             self.places.freed.notify_one();
         }
@@ -296,6 +340,31 @@ mod tests {
         assert!(first.speaks().is_none());
         assert_eq!(counts(&places), (0, 1), "a busy one does not wait");
         drop(request);
+    }
+
+    #[test]
+    fn who_does_not_read_gives_way_like_one_that_does_not_speak() {
+        let places = Places::new((2, 100), Duration::ZERO);
+        let [deaf, reader] = [(); 2].map(|()| places.take());
+        let (told, read) = (deaf.busy(), reader.busy());
+        for place in [&deaf, &reader] {
+            place.stalls(true);
+        }
+        reader.stalls(false);
+        assert_eq!(counts(&places), (1, 1));
+        assert!(places.room().now_or_never().is_some());
+        let newcomer = places.take();
+        assert!(is_lost(&deaf) && !is_lost(&reader) && !is_lost(&newcomer));
+        deaf.stalls(false);
+        drop((told, deaf));
+        assert_eq!(counts(&places), (1, 1));
+        // Whoever still has the end of an answer to read when it is over waits on.
+        reader.stalls(true);
+        drop(read);
+        reader.stalls(false);
+        assert_eq!(counts(&places), (2, 0));
+        drop((reader, newcomer));
+        assert_eq!(counts(&places), (0, 0));
     }
 
     #[test]

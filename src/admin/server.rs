@@ -1,9 +1,9 @@
 //! The admin server: its door. Loopback unless told otherwise; elsewhere every request has to show the token.
 //!
 //! Bounded: connections, size of heads and bodies and of all bodies together, time for both, and time for a reader to take
-//! anything at all. Until a request is there as a whole its connection holds its place on sufferance ([`super::places`]). A
-//! page of another site that a browser on this machine shows must not steer the fleet: without a token only requests that
-//! name a loopback host are taken, and never those that come from another origin.
+//! anything at all. Until a request is there as a whole, and while nobody reads its answer, its connection holds its place
+//! on sufferance ([`super::places`]). A page of another site that a browser on this machine shows must not steer the fleet:
+//! without a token only requests that name a loopback host are taken, and never those that come from another origin.
 
 use std::convert::Infallible;
 use std::io;
@@ -34,8 +34,8 @@ use crate::config::AdminConfig;
 use crate::patient_io::PatientIo;
 use crate::whole_body::{Untaken, read_whole};
 
-/// Connections at a time. A further one takes the place of one that has not sent a whole request, and where all have it
-/// waits.
+/// Connections at a time. A further one takes the place of one that has not sent a whole request, or does not read its
+/// answer, and where there is none it waits.
 const MAX_CONNECTIONS: usize = 128;
 
 /// Longest body of a request.
@@ -166,12 +166,14 @@ async fn accept(
         let place = places.take();
         let service = served(router.clone(), Arc::clone(&guard), Arc::clone(&place), patience);
         let ended = end.clone();
+        let heard = Arc::clone(&place);
+        let stream = PatientIo::new(stream, patience).heard_by(move |stalls| heard.stalls(stalls));
         tokio::spawn(async move {
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(head_patience)
                 .max_buf_size(MAX_HEAD_BYTES)
-                .serve_connection(PatientIo::new(stream, patience), service);
+                .serve_connection(stream, service);
             tokio::select! {
                 () = ended.cancelled() => {}
                 () = place.lost() => {}
@@ -314,9 +316,9 @@ mod tests {
 
     use super::*;
 
-    /// A server that lets a reader take nothing for a moment only. Its one path has a body without an end, which says when
+    /// A server that lets a reader take nothing for so long. Its one path has a body without an end, which says when
     /// it is gone.
-    async fn endless() -> (SocketAddr, mpsc::UnboundedReceiver<()>) {
+    async fn endless(patience: Duration) -> (SocketAddr, mpsc::UnboundedReceiver<()>) {
         struct Gone(mpsc::UnboundedSender<()>);
         impl Drop for Gone {
             fn drop(&mut self) {
@@ -337,12 +339,11 @@ mod tests {
         let address = listener.local_addr().unwrap();
         tokio::spawn(async move {
             let router = Router::new().route("/", get(body));
-            let moment = Duration::from_millis(50);
             accept(
                 listener,
                 router,
                 open_guard(),
-                (moment, moment),
+                (patience, patience),
                 &CancellationToken::new(),
             )
             .await;
@@ -352,7 +353,7 @@ mod tests {
 
     #[tokio::test]
     async fn readers_that_never_read_lose_their_places() {
-        let (address, mut gone) = endless().await;
+        let (address, mut gone) = endless(Duration::from_millis(50)).await;
         let mut readers = Vec::new();
         for _ in 0..2 * MAX_CONNECTIONS {
             let mut reader = TcpStream::connect(address).await.unwrap();
@@ -430,6 +431,26 @@ mod tests {
             assert!(said_to_newcomer.ends_with("\r\n\r\n7"), "{said_to_newcomer}");
             assert!(is_shut_out(&mut crowd.swap_remove(0)).await, "the first has given way");
         }
+    }
+
+    #[tokio::test]
+    async fn crowds_that_never_read_shut_nobody_out() {
+        let (address, _gone) = endless(Duration::from_secs(3600)).await;
+        let crowd = crowd(
+            address,
+            2 * MAX_CONNECTIONS,
+            b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        )
+        .await;
+        let mut newcomer = TcpStream::connect(address).await.unwrap();
+        newcomer
+            .write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            .await
+            .unwrap();
+        let mut head = [0; 15];
+        newcomer.read_exact(&mut head).await.unwrap();
+        assert_eq!(&head, b"HTTP/1.1 200 OK");
+        drop(crowd);
     }
 
     #[tokio::test]

@@ -263,6 +263,7 @@ impl Record {
 pub(super) mod tests {
     pub(in crate::drill) use super::request::tests::{failed, request};
     use super::*;
+    use crate::faults::select::KvEvents;
     use crate::types::WorkerId;
 
     /// Ten seconds with a router and four workers; w1 is struck at 4 s.
@@ -278,7 +279,7 @@ pub(super) mod tests {
                     alive: true,
                     requests: 0,
                     cached_blocks: 0,
-                    durable_events: false,
+                    events: KvEvents::default(),
                 })
                 .collect(),
             prefill: vec![false; 4],

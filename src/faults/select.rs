@@ -77,8 +77,20 @@ pub struct Candidate {
     pub requests: u64,
     /// Blocks in its caches.
     pub cached_blocks: u64,
-    /// Its KV events go to `JetStream`.
-    pub durable_events: bool,
+    /// How it announces its cache.
+    pub events: KvEvents,
+}
+
+/// How a worker announces what is in its cache.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum KvEvents {
+    /// Not at all.
+    None,
+    /// By publishers of its own.
+    #[default]
+    Published,
+    /// In `JetStream`.
+    Durable,
 }
 
 impl Selector {
@@ -196,7 +208,7 @@ mod tests {
                 alive: id != 7,
                 requests: u64::from(id % 5),
                 cached_blocks: u64::from(100 - id),
-                durable_events: false,
+                events: KvEvents::default(),
             })
             .collect()
     }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use self::param::Param;
-use super::select::Candidate;
+use super::select::{Candidate, KvEvents};
 
 /// One line of the catalogue.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -253,15 +253,26 @@ impl Kind {
                 .iter()
                 .any(|(key, value)| key == "role" && value == "prefill")
         };
+        let is_durable = worker.events == KvEvents::Durable;
         match self {
             Self::Rendezvous(_) if !is_prefill() => Some("only prefill workers have handoffs to disturb"),
-            Self::Event(EventFault::StaleEpoch {}) if worker.durable_events => {
+            Self::Event(_)
+            | Self::Storm(_)
+            | Self::Recovery(_)
+            | Self::Discovery(DiscoveryFault::DuplicateSource {})
+                if worker.events == KvEvents::None =>
+            {
+                Some(
+                    "one without a prefix cache, or a decode worker that leaves prefill to others, announces no KV blocks",
+                )
+            }
+            Self::Event(EventFault::StaleEpoch {}) if is_durable => {
                 Some("messages in JetStream name no publisher, so that none can be another")
             }
-            Self::Recovery(_) if worker.durable_events => {
+            Self::Recovery(_) if is_durable => {
                 Some("routers that read JetStream replay the stream, and there is no recovery endpoint")
             }
-            Self::Discovery(DiscoveryFault::DuplicateSource {}) if worker.durable_events => {
+            Self::Discovery(DiscoveryFault::DuplicateSource {}) if is_durable => {
                 Some("events in JetStream have no sources in discovery")
             }
             Self::Life(_)

@@ -1,4 +1,5 @@
 use super::*;
+use crate::faults::select::KvEvents;
 
 fn fleet() -> Vec<Candidate> {
     (0..4)
@@ -9,7 +10,7 @@ fn fleet() -> Vec<Candidate> {
             alive: true,
             requests: u64::from(id),
             cached_blocks: 0,
-            durable_events: false,
+            events: KvEvents::default(),
         })
         .collect()
 }
@@ -100,7 +101,7 @@ fn handoffs_are_disturbed_where_they_are() {
 fn what_a_durable_stream_does_not_have_is_not_disturbed() {
     let mut ledger = ledger();
     let mut fleet = fleet();
-    fleet[0].durable_events = true;
+    fleet[0].events = KvEvents::Durable;
     let add = |ledger: &mut Ledger, line: &str, fleet: &[Candidate]| {
         ledger.change(&[], vec![line.parse().unwrap()], at(0), fleet)
     };
@@ -115,6 +116,21 @@ fn what_a_durable_stream_does_not_have_is_not_disturbed() {
     assert!(!ledger.turn(at(0), &fleet).touched.contains(&WorkerId(0)));
     add(&mut ledger, "w0 silent", &fleet).unwrap();
     assert_eq!(ledger.turn(at(0), &fleet).touched, [WorkerId(0)].into());
+}
+
+#[test]
+fn workers_that_announce_nothing_are_not_told_to_announce_it_wrongly() {
+    let mut ledger = ledger();
+    let mut fleet = fleet();
+    fleet[3].events = KvEvents::None;
+    for kind in ["silent", "storm per_s=5", "recovery_hanging", "duplicate_source"] {
+        let faults = |select: &str| vec![format!("{select} {kind}").parse().unwrap()];
+        let error = ledger.change(&[], faults("w3"), at(0), &fleet).unwrap_err().to_string();
+        assert!(error.contains("announces no KV blocks"), "{error}");
+        // w3 is the hottest, and has nothing to be silent about.
+        ledger.change(&[], faults("hottest"), at(0), &fleet).unwrap();
+        assert_eq!(ledger.turn(at(0), &fleet).touched, [WorkerId(2)].into(), "{kind}");
+    }
 }
 
 #[test]
