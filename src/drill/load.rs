@@ -14,9 +14,11 @@ use tokio_util::task::TaskTracker;
 
 use super::client::{self, Answer, Ask, failure};
 use super::connections::Connections;
+use super::content::Content;
 use super::plan::Plan;
 use super::record::{Failure, Request};
 use super::scenario::load::Load;
+use crate::engine::SeededTokens;
 use crate::types::Token;
 
 /// A client of a closed loop whose request fails at once tries again no sooner than this.
@@ -86,6 +88,8 @@ pub(super) struct Shared {
     pub(super) model: String,
     pub(super) plan: Plan,
     pub(super) targets: Targets,
+    /// What answers consist of; `None`: nobody knows it beforehand.
+    tokens: Option<SeededTokens>,
     /// The drill's start.
     pub(super) epoch: Instant,
     pub(super) results: Arc<Mutex<Vec<Request>>>,
@@ -101,7 +105,7 @@ impl Shared {
     pub(super) fn new(
         (position, load): (usize, Load),
         model: String,
-        (plan, targets): (Plan, Targets),
+        (plan, targets, tokens): (Plan, Targets, Option<SeededTokens>),
         epoch: Instant,
         results: Arc<Mutex<Vec<Request>>>,
         give_up: CancellationToken,
@@ -114,6 +118,7 @@ impl Shared {
             model,
             plan,
             targets,
+            tokens,
             epoch,
             results,
             give_up,
@@ -160,8 +165,9 @@ impl Shared {
     /// Sends a request and notes what became of it. Returns whether it went well.
     async fn run(&self, number: u64) -> bool {
         let sent = Instant::now();
+        let content = |tokens| Content::new(tokens, self.plan.seed(number), self.load.prompt_tokens);
         let mut answer = Answer {
-            content: self.plan.content(number),
+            content: self.tokens.map(content),
             ..Answer::default()
         };
         match self.targets.pick(number) {

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use super::content::Content;
 use super::scenario::load::{Arrivals, Load};
-use crate::engine::SeededTokens;
 use crate::faults::draw::Dice;
 use crate::types::Token;
 
@@ -20,7 +18,6 @@ pub struct Plan {
     prefix_groups: u32,
     prefix_tokens: u32,
     ids: (Token, Token),
-    tokens: Option<SeededTokens>,
 }
 
 /// Salts of the dice that a plan throws.
@@ -43,25 +40,12 @@ impl Plan {
             prefix_groups: load.prefix_groups,
             prefix_tokens: load.prefix_tokens,
             ids,
-            tokens: None,
         }
-    }
-
-    /// Where answers consist of these tokens, which can be checked then.
-    #[must_use]
-    pub fn answered_by(self, tokens: Option<SeededTokens>) -> Self {
-        Self { tokens, ..self }
     }
 
     /// The seed that a request is sent with. JSON has no larger number that everybody reads alike.
     pub fn seed(&self, number: u64) -> i64 {
         i64::try_from(self.seeds.bits(number) >> 12).unwrap_or(0)
-    }
-
-    /// The answer that a request will have; `None`: nobody knows it beforehand.
-    pub(super) fn content(&self, number: u64) -> Option<Content> {
-        let content = |tokens| Content::new(tokens, self.seed(number), self.prompt_tokens);
-        self.tokens.map(content)
     }
 
     /// Time between request `number` of an open loop and the next one, at `rate` requests per second.

@@ -375,11 +375,10 @@ impl Stage<'_> {
         for (position, load) in scenario.loads.iter().enumerate() {
             let targets = targets_of(load.target, authority.as_deref(), &watcher);
             let plan = Plan::new(self.seed, position, load, self.cluster.facts().token_ids);
-            let plan = plan.answered_by(foretold.ok());
             let shared = Arc::new(Shared::new(
                 (position, load.clone()),
                 load.model.clone().unwrap_or_else(|| self.config.model_name.clone()),
-                (plan, targets),
+                (plan, targets, foretold.ok()),
                 epoch,
                 Arc::clone(&results),
                 give_up.clone(),
