@@ -121,11 +121,12 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     // The parts that decide.
     ("drill::check", &["config", "faults", "types"]),
+    ("drill::content", &["engine", "transport", "types"]),
     ("drill::plan", &["faults", "types"]),
     ("drill::record", &["faults", "types"]),
     ("drill::report", &["faults", "replay", "types"]),
     ("drill::scenario", &["config", "faults"]),
-    ("drill::sse", &[]),
+    ("drill::sse", &["types"]),
     ("truth", &["types"]),
     ("transport", &["block_hash", "faults", "types"]),
     (
@@ -148,6 +149,7 @@ const PURE: &[&str] = &[
     "faults",
     "router",
     "drill::check",
+    "drill::content",
     "drill::plan",
     "drill::record",
     "drill::report",

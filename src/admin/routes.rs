@@ -21,7 +21,7 @@ use crate::actors::death::Death;
 use crate::actors::fleet::CommandError;
 use crate::actors::path::ActorPath;
 use crate::faults::kind::catalogue;
-use crate::faults::ledger::Listed;
+use crate::faults::standing::Listed;
 use crate::faults::{Fault, FaultId, Selector};
 use crate::types::{SequenceHash, StoredBlock, WorkerId};
 
@@ -77,6 +77,7 @@ async fn fleet(State(api): State<Arc<Api>>, Asked(detail): Asked<Detail>) -> Jso
     let latency = figures::latency(&api.control).figures();
     let mut fleet = figures::fleet(&api.control, detail.workers.unwrap_or(Each::No), latency);
     fleet["supervisor"] = supervisor::rule();
+    fleet["fault_sums"] = json!(api.control.fault_sums().await);
     Json(fleet)
 }
 
@@ -139,7 +140,7 @@ async fn actor(State(api): State<Arc<Api>>, Named(path): Named) -> Answer {
     let path: ActorPath = path.parse()?;
     let entry = api.control.registry().get(path.worker);
     let entry = entry.ok_or(CommandError::NoSuchActor(path))?;
-    if path.rank_index().is_some_and(|rank| rank >= entry.ranks()) {
+    if path.child.is_some_and(|child| !entry.has(child)) {
         return Err(CommandError::NoSuchActor(path).into());
     }
     let snapshot = entry.snapshot();

@@ -369,6 +369,7 @@ impl Stage<'_> {
         let epoch = Instant::now();
         let results: Arc<Mutex<Vec<Request>>> = Arc::default();
         let (give_up, requests) = (CancellationToken::new(), TaskTracker::new());
+        let foretold = stage::foretold(self.config, self.cluster);
         let mut paces = BTreeMap::new();
         let mut loops = Vec::new();
         for (position, load) in scenario.loads.iter().enumerate() {
@@ -377,7 +378,7 @@ impl Stage<'_> {
             let shared = Arc::new(Shared::new(
                 (position, load.clone()),
                 load.model.clone().unwrap_or_else(|| self.config.model_name.clone()),
-                (plan, targets),
+                (plan, targets, foretold.ok()),
                 epoch,
                 Arc::clone(&results),
                 give_up.clone(),
@@ -455,7 +456,8 @@ impl Stage<'_> {
         for running in loops {
             running.abort();
         }
-        marks.count().await;
+        // What they strike from now on is struck because of them all the same: a stream that is still to be cut.
+        marks.keep_counters().await;
         self.mend(&mut record).await;
         if broken.is_some() {
             // Nobody waits for what they would report.
@@ -475,7 +477,7 @@ impl Stage<'_> {
         let own = truth.map_or_else(Vec::new, Truth::own_requests);
         record.leave_out(&own.into_iter().collect());
         record.join();
-        record.note_uncounted();
+        record.note_unjudged(foretold.err());
         (record, broken.or_else(|| self.stop.reason()))
     }
 
