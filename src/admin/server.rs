@@ -222,10 +222,10 @@ async fn whole(
     patience: Duration,
 ) -> Result<hyper::Request<Body>, Problem> {
     let (head, body) = request.into_parts();
-    let held = Arc::clone(place);
+    let reader = Arc::clone(place);
     let body = body.map_frame(move |frame: Frame<Bytes>| {
         if let Some(turn) = turn {
-            held.holds(turn, frame.data_ref().map_or(0, Bytes::len));
+            reader.holds(turn, frame.data_ref().map_or(0, Bytes::len));
         }
         frame
     });
