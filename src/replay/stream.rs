@@ -199,6 +199,7 @@ pub(super) mod tests {
         block_tokens: 16,
         delta: false,
         timed: true,
+        rules: crate::engine::Semantics::V1_6_1,
     };
 
     /// A trace that is written while it is read: `rows` lines of about a kilobyte.
