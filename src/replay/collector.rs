@@ -139,7 +139,8 @@ impl Collector {
             .map(|(first, last)| last.ms_since(first) / f64::from(flight.tokens - 1));
         let handoff = flight.handoff.as_deref();
         let index = |target: Target| target.worker * self.dp_size + target.rank;
-        let target = flight.route.target;
+        // Where a worker turns a request away it counts as nobody's.
+        let target = flight.route.target.filter(|_| terminal != Terminal::Failed);
         let first_route = handoff.map_or(&flight.route, |handoff| &handoff.route);
         let block_size = self.block_size;
         let overlap_tokens = |route: &RouteLog| route.overlap.map_or(0, |(selected, _)| selected * block_size);

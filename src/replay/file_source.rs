@@ -309,7 +309,7 @@ mod tests {
     fn sessions(count: u32, in_order: bool) -> String {
         let mut random = StdRng::seed_from_u64(7);
         let mut text = String::new();
-        let mut at = 1000.0;
+        let mut at = 50_000.0;
         let mut open = [0_u32; 6];
         for row in 0..count {
             at += if in_order {
@@ -361,7 +361,7 @@ mod tests {
                     block_tokens: 16,
                     delta,
                     timed: load != Load::Concurrency(3),
-                    rules: crate::engine::Semantics::V1_6_1,
+                    rules: Semantics::V1_6_1,
                 };
                 let file = MooncakeFile::new(|| Ok(lines("t", &text)), options).unwrap();
                 let loaded = read_mooncake(MooncakeRows::new(lines("t", &text), options)).unwrap();
@@ -444,7 +444,7 @@ mod tests {
             block_tokens: 16,
             delta: false,
             timed: false,
-            rules: crate::engine::Semantics::V1_6_1,
+            rules: Semantics::V1_6_1,
         };
         let file = MooncakeFile::new(|| Ok(lines("t", &text)), options).unwrap();
         let mut source = FileSource::new(file, Load::Concurrency(5));
@@ -467,7 +467,7 @@ mod tests {
             block_tokens: 16,
             delta: false,
             timed: true,
-            rules: crate::engine::Semantics::V1_6_1,
+            rules: Semantics::V1_6_1,
         };
         let half = text[..text.len() / 2].rfind('\n').map_or(0, |end| end + 1);
         let opened = std::cell::Cell::new(0);

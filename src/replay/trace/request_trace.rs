@@ -38,6 +38,7 @@ struct Head {
 
 /// `D`: dependencies, which Dynamo 1.4.2 does not know.
 #[derive(Deserialize)]
+#[serde(bound(deserialize = "D: Deserialize<'de> + Default"))]
 struct Record<D> {
     schema: Option<String>,
     event_type: Option<String>,
@@ -55,6 +56,7 @@ pub(super) struct AgentContext {
 
 #[allow(clippy::struct_field_names)]
 #[derive(Deserialize)]
+#[serde(bound(deserialize = "D: Deserialize<'de> + Default"))]
 struct Request<D> {
     request_id: String,
     model: Option<String>,
@@ -65,6 +67,7 @@ struct Request<D> {
 }
 
 #[derive(Deserialize)]
+#[serde(bound(deserialize = "D: Deserialize<'de> + Default"))]
 struct Replay<D> {
     trace_block_size: u32,
     input_length: u32,

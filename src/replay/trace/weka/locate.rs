@@ -152,9 +152,9 @@ mod tests {
     #[test]
     fn a_value_is_found_by_its_path_and_else_what_is_around_it() {
         let line = |document, what| line_of(&mut Cursor::new(TEXT), document, what);
-        assert_eq!(line(0, "a is 1"), Some(1));
+        assert_eq!(line(0, "a is 1"), Some(2));
         assert_eq!(line(0, "b[0].c is 2, expected another"), Some(4));
-        assert_eq!(line(0, "b[1].d: no"), Some(6));
+        assert_eq!(line(0, "b[1].d: no"), Some(7));
         assert_eq!(line(0, "b[0].missing is missing"), Some(4));
         assert_eq!(line(0, "b has 2 entries"), Some(3));
         assert_eq!(line(1, "a.x is 5"), Some(9));
