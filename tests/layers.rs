@@ -132,11 +132,12 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     // The parts that decide.
     ("drill::check", &["config", "faults", "types"]),
+    ("drill::content", &["engine", "transport", "types"]),
     ("drill::plan", &["faults", "types"]),
     ("drill::record", &["faults", "types"]),
     ("drill::report", &["faults", "replay", "types"]),
     ("drill::scenario", &["config", "faults"]),
-    ("drill::sse", &[]),
+    ("drill::sse", &["types"]),
     ("truth", &["types"]),
     ("transport", &["block_hash", "faults", "types"]),
     (
@@ -159,6 +160,7 @@ const PURE: &[&str] = &[
     "faults",
     "router",
     "drill::check",
+    "drill::content",
     "drill::plan",
     "drill::record",
     "drill::report",

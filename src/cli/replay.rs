@@ -144,7 +144,10 @@ pub struct ReplayArgs {
     pub aic_nextn_accept_rates: Option<String>,
     /// Scale workers while the replay runs: path or text, JSON or YAML.
     ///
-    /// Either a script, `{initial_tick_ms: MS, ticks: [{target_prefill: N, target_decode: N, next_tick_ms: MS}, ...]}`, or
+    /// A configuration of Dynamo's planner, `{mode: agg|disagg, optimization_target: throughput|latency|load, ...}`, with
+    /// the keys and defaults of release 1.4.2, whose rules decide; keys about Kubernetes, Prometheus and the planner's own
+    /// reports mean nothing here. Or a script,
+    /// `{initial_tick_ms: MS, ticks: [{target_prefill: N, target_decode: N, next_tick_ms: MS}, ...]}`. Or
     /// an outside program, `{command: [PROGRAM, ARGUMENT, ...], config: ANYTHING, timeout_seconds: 60}`, which reads and
     /// writes lines of JSON: `{"type":"start","config":...}` is answered by `{"initial_tick_ms": MS}`, and each
     /// `{"type":"tick","snapshot":{...}}` by `{"target_prefill": N, "target_decode": N, "next_tick_ms": MS}`. Numbers that

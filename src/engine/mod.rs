@@ -15,6 +15,7 @@ mod group;
 mod handoff;
 mod kv;
 mod reasoning;
+mod seeded;
 mod sequence;
 pub mod sglang;
 mod slab;
@@ -42,6 +43,7 @@ pub use handoff::{Handoff, HandoffFact, HandoffRefused, KvTransfer};
 pub use kv::backend::{EvictionBackend, G1Backend};
 pub use kv::logical::{BlockIdentity, LogicalPool, Registered};
 pub use reasoning::Reasoning;
+pub use seeded::SeededTokens;
 pub use timing::{DecodeBatch, PassTiming, PrefillBatch, Profile, ProfileError, ProfilePoints};
 
 /// An engine for `config` with the timing model that it names.

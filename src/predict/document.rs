@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+pub use super::planner::{LoadPredictor, Planner, PlannerPolicy, PlannerTarget};
+
 /// A whole document.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -509,67 +511,6 @@ pub enum PrefillLoadModel {
     None,
     Ais,
     Aic,
-}
-
-/// Who scales. Its settings are read and mean nothing unless somebody does.
-#[allow(missing_docs)]
-#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Planner {
-    /// Whether anybody does.
-    pub policy: PlannerPolicy,
-    pub target: Option<PlannerTarget>,
-    pub enable_throughput_scaling: Option<bool>,
-    pub enable_load_scaling: Option<bool>,
-    pub throughput_adjustment_interval_seconds: Option<f64>,
-    pub load_adjustment_interval_seconds: Option<f64>,
-    pub max_num_fpm_samples: Option<u32>,
-    pub fpm_sample_bucket_size: Option<u32>,
-    pub load_scaling_down_sensitivity: Option<u32>,
-    pub load_min_observations: Option<u32>,
-    pub load_predictor: Option<LoadPredictor>,
-    pub load_predictor_log1p: Option<bool>,
-    pub prophet_window_size: Option<u32>,
-    pub kalman_q_level: Option<f64>,
-    pub kalman_q_trend: Option<f64>,
-    pub kalman_r: Option<f64>,
-    pub kalman_min_points: Option<u32>,
-    pub max_num_gpus: Option<u32>,
-    pub min_workers: Option<u32>,
-    pub prefill_min_workers: Option<u32>,
-    pub decode_min_workers: Option<u32>,
-}
-
-/// What a planner aims at.
-#[allow(missing_docs)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum PlannerTarget {
-    Throughput,
-    Latency,
-    Load,
-    Sla,
-}
-
-/// How a planner foresees load.
-#[allow(missing_docs)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LoadPredictor {
-    Constant,
-    Arima,
-    Prophet,
-    Kalman,
-}
-
-/// Whether anybody scales.
-#[allow(missing_docs)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum PlannerPolicy {
-    #[default]
-    Disabled,
-    Enabled,
 }
 
 /// What is measured.

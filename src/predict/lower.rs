@@ -9,9 +9,10 @@ use crate::plain_words::number;
 
 use super::PredictError;
 use super::document::{
-    Backend, Capacity, ContextLength, Document, Engine, Format, KvTransfer, Load, Mode, NestedBasis, PlannerPolicy,
-    PrefillLoadModel, Router, RouterPolicy, Source, Stop, Timing, Worker,
+    Backend, Capacity, ContextLength, Document, Engine, Format, KvTransfer, Load, Mode, NestedBasis, PrefillLoadModel,
+    Router, RouterPolicy, Source, Stop, Timing, Worker,
 };
+use super::planner;
 
 /// Requests or sessions unless the document says otherwise.
 const COUNT: u32 = 100;
@@ -37,18 +38,10 @@ fn wrong<T>(what: impl Into<String>) -> Result<T, PredictError> {
 /// [`PredictError::Config`] names the key.
 pub fn lower(document: &Document, stack: Stack) -> Result<Lowered, PredictError> {
     check_stack(document, stack)?;
-    if document
-        .planner
-        .as_ref()
-        .is_some_and(|planner| planner.policy == PlannerPolicy::Enabled)
-    {
-        return wrong(
-            "planner.policy is enabled, but Dynamo's planner is not part of this program; use disabled, or replay with --planner-config and a program that plans",
-        );
-    }
     let mut args = ReplayArgs::try_parse_from(["replay"]).map_err(|error| PredictError::Config(error.to_string()))?;
     let (gpus_per_worker, gpus) = engine(&mut args, &document.engine)?;
     traffic(&mut args, document)?;
+    args.planner_config = planner::configuration(document, gpus_per_worker)?;
     if let Some(found) = &document.router {
         router(&mut args, found)?;
     }

@@ -5,6 +5,7 @@
 pub mod document;
 mod lower;
 mod output;
+mod planner;
 pub mod yaml;
 
 use serde_norway::Value;
@@ -62,11 +63,6 @@ impl PredictError {
 /// # Errors
 /// [`PredictError::Config`] names the path of the key.
 pub fn read(mut value: Value) -> Result<Document, PredictError> {
-    let planner = yaml::get(&value, "planner.policy").and_then(Value::as_str);
-    if planner == Some("enabled") {
-        let what = "planner.policy is enabled, but Dynamo's planner is not part of this program; use disabled, or replay with --planner-config and a program that plans";
-        return Err(PredictError::Config(what.into()));
-    }
     for key in ["overlap_score_credit", "prefill_load_scale", "temperature"] {
         let path = format!("router.{key}");
         if yaml::get(&value, &path).is_some_and(Value::is_null) {

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use crate::cli::{PredictArgs, PredictionFormat};
 use crate::distinct_files::{Clash, DistinctFiles};
-use crate::replay::{Control, NamedReport, Report, render_html, render_table};
-use crate::replay_run::{Interrupt, RunError, destination, inputs, tell_rejections};
+use crate::replay::{Control, NamedReport, Report, ScalingLog, render_html, render_table};
+use crate::replay_run::{Interrupt, RunError, destination, inputs, planner_ticks, scaling_events, tell_rejections};
 
 use super::{PredictError, lower, predict, read, yaml};
 
@@ -188,9 +188,11 @@ pub fn run(args: &PredictArgs, out: &mut dyn Write) -> Result<(), PredictError> 
         PredictionFormat::Table => print(
             out,
             &format!(
-                "{}Saved prediction to: {}\n",
+                "{}{}Saved prediction to: {}\n{}",
+                scaling_events(&report),
                 render_table(&report),
-                results.path("prediction.json").display()
+                results.path("prediction.json").display(),
+                planner_ticks(&report),
             ),
         )?,
     }
@@ -213,6 +215,6 @@ fn prediction(report: &Report, wall_ms: f64, captured: bool) -> Value {
             "capture_planner_details": false,
             "per_request_records": records.map_or(0, Vec::len),
         },
-        "planner": null,
+        "planner": report.scaling.as_ref().map(ScalingLog::to_json),
     })
 }

@@ -59,7 +59,13 @@ impl Metrics {
         let seconds = (report.duration_ms / 1e3).max(1e-9);
         let throughput = report.total_output_tokens as f64 / seconds;
         let goodput = report.goodput.map(|good| good.requests as f64 / seconds);
-        let each = f64::from(gpus.max(1));
+        // Where a planner scales, what counts is what was there, not what it began with.
+        let each = if report.scaling.is_some() {
+            report.mean_gpus()
+        } else {
+            f64::from(gpus)
+        };
+        let each = each.max(1.0);
         Self {
             gpus,
             throughput,

@@ -14,6 +14,7 @@
 mod agentic;
 mod collector;
 mod curves;
+pub mod dynamo_planner;
 mod file_source;
 mod fleet;
 mod flight;

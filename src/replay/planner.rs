@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use crate::types::SimTime;
 
@@ -230,6 +231,13 @@ pub struct ScalingEvent {
     pub to: u32,
 }
 
+impl ScalingEvent {
+    /// `scale_up` or `scale_down`.
+    pub fn way(&self) -> &'static str {
+        if self.to > self.from { "scale_up" } else { "scale_down" }
+    }
+}
+
 /// What a policy did.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ScalingLog {
@@ -237,6 +245,22 @@ pub struct ScalingLog {
     pub ticks: u64,
     /// What it changed.
     pub events: Vec<ScalingEvent>,
+}
+
+impl ScalingLog {
+    /// With the key names of the peer; times in s.
+    pub fn to_json(&self) -> Value {
+        let events = self.events.iter().map(|event| {
+            json!({
+                "at_s": event.at_ms / 1e3,
+                "component": event.pool,
+                "from_count": event.from,
+                "to_count": event.to,
+                "reason": event.way(),
+            })
+        });
+        json!({"total_ticks": self.ticks, "scaling_events": events.collect::<Vec<_>>()})
+    }
 }
 
 #[cfg(test)]

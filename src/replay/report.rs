@@ -194,8 +194,6 @@ impl Report {
         let per_second = |count: u64| count as f64 / virtual_s;
         let processed = self.total_input_tokens + self.total_output_tokens;
         let (prefill_gpus, decode_gpus) = self.gpus_per_worker;
-        let gpu_seconds =
-            self.prefill_worker_seconds * f64::from(prefill_gpus) + self.decode_worker_seconds * f64::from(decode_gpus);
         let Value::Object(mut report) = json!({
             "num_requests": self.num_requests,
             "completed_requests": self.completed_requests,
@@ -211,7 +209,7 @@ impl Report {
             "decode_worker_seconds": self.decode_worker_seconds,
             "prefill_gpus_per_worker": prefill_gpus,
             "decode_gpus_per_worker": decode_gpus,
-            "gpu_hours": gpu_seconds / 3600.0,
+            "gpu_hours": self.gpu_seconds() / 3600.0,
             "processed_tokens": processed,
             "processed_tokens_per_s": processed as f64 / elapsed_s,
             "processed_output_tokens_per_s": self.total_output_tokens as f64 / elapsed_s,
@@ -250,6 +248,9 @@ impl Report {
         report.insert("p99_9_token_gap_ms".into(), self.token_gaps.p999.into());
         report.insert("num_token_gaps".into(), self.token_gaps.count.into());
         add(&mut report, "request_itl_ms", &self.tpot);
+        if let Some(scaling) = &self.scaling {
+            report.insert("planner".into(), scaling.to_json());
+        }
         if let Some(curves) = &self.curves {
             report.insert("time_series".into(), curves.time_series.clone());
             report.insert("latency_cdf".into(), curves.latency_cdf.clone());
@@ -272,6 +273,16 @@ impl Report {
             ("e2e_latency_ms", &self.e2e),
             ("output_token_throughput_per_user", &self.per_user),
         ]
+    }
+
+    /// GPUs that the workers took, on average over the run.
+    pub(crate) fn mean_gpus(&self) -> f64 {
+        self.gpu_seconds() / (self.duration_ms / 1e3).max(1e-9)
+    }
+
+    fn gpu_seconds(&self) -> f64 {
+        let (prefill, decode) = self.gpus_per_worker;
+        self.prefill_worker_seconds * f64::from(prefill) + self.decode_worker_seconds * f64::from(decode)
     }
 
     /// Output tokens per virtual second.

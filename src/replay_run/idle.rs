@@ -114,7 +114,7 @@ fn of_router(args: &ReplayArgs) -> [(&'static str, bool, &'static str); 6] {
         (
             "--benchmark-granularity",
             args.benchmark_granularity != 8,
-            "here: it is for Dynamo's own planner, which is not part of this program",
+            "here: it is for the AIC performance model, which this build does not have",
         ),
     ]
 }

@@ -27,7 +27,7 @@ use crate::router;
 
 pub(crate) use inputs::inputs;
 pub(crate) use interrupt::{Interrupt, stop_flag};
-pub(crate) use output::tell_rejections;
+pub(crate) use output::{planner_ticks, scaling_events, tell_rejections};
 pub use output::{run, run_with};
 pub use plan::RealTimePlan;
 pub use workload::{Workload, workload};

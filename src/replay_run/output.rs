@@ -74,8 +74,8 @@ pub fn run_with(
     }
     let shown = format!(
         "{}{}Token Gap p50, p99, p99.9, max (ms): {:.2}, {:.2}, {:.2}, {:.2}\nWall Time (ms): {wall_ms:.2}\nPrefix Cache Reused Ratio: {:.4}\nFirst Admission Prefix Cache Reused Ratio: \
-         {:.4}\nSaved full report to: {}\n",
-        scaling(&report),
+         {:.4}\nSaved full report to: {}\n{}",
+        scaling_events(&report),
         render_table(&report),
         report.itl.median,
         report.itl.p99,
@@ -84,6 +84,7 @@ pub fn run_with(
         report.reused_ratio.0,
         report.reused_ratio.1,
         path.display(),
+        planner_ticks(&report),
     );
     let mut stdout = std::io::stdout().lock();
     let printed = stdout.write_all(shown.as_bytes()).and_then(|()| stdout.flush());
@@ -135,23 +136,27 @@ pub(crate) fn tell_rejections(report: &Report) {
 }
 
 /// What a policy that scales did, event by event.
-fn scaling(report: &Report) -> String {
-    let Some(log) = &report.scaling else {
-        return String::new();
-    };
-    let mut text = String::from("Scaling events:\n");
-    for event in &log.events {
-        let way = if event.to > event.from {
-            "scale_up"
-        } else {
-            "scale_down"
-        };
-        let (seconds, pool, from, to) = (event.at_ms / 1e3, event.pool, event.from, event.to);
+pub(crate) fn scaling_events(report: &Report) -> String {
+    let events = report.scaling.iter().flat_map(|log| &log.events);
+    let mut text = String::new();
+    for event in events {
+        if text.is_empty() {
+            text.push_str("\nScaling events:\n");
+        }
+        let (seconds, pool, from, to, way) = (event.at_ms / 1e3, event.pool, event.from, event.to, event.way());
         // Writing to a text cannot fail.
         let _ = writeln!(text, "  t={seconds:.1}s [{pool}]: {from} -> {to} workers ({way})");
     }
-    let _ = writeln!(text, "Planner ticks: {}", log.ticks);
     text
+}
+
+/// How often a policy was asked.
+pub(crate) fn planner_ticks(report: &Report) -> String {
+    let ticks = report
+        .scaling
+        .as_ref()
+        .map(|log| format!("Planner ticks: {}\n", log.ticks));
+    ticks.unwrap_or_default()
 }
 
 /// Reports of other runs, which come first on a page.

@@ -9,7 +9,6 @@ use crate::replay::{Arrivals, FleetSpec, Harness, RouterSpec, Sla, Source, Synth
 use crate::router::{PolicyProfile, PrefillLoadModel, QueuePolicy, RouterConfig};
 use crate::types::SimTime;
 
-use super::decisions::Sides;
 use super::interrupt::Reading;
 use super::planner;
 use super::pools::Pools;
@@ -70,10 +69,7 @@ impl Plan {
             harness = harness.with_planner(planner::build(
                 config,
                 args.planner_log.as_deref(),
-                Sides {
-                    disaggregated: self.pools.is_disaggregated(),
-                    dp_size: self.pools.dp_size(),
-                },
+                self.pools.engines(args.semantics),
             )?)?;
         }
         if let Some(limit) = max_time(args) {

@@ -1,4 +1,5 @@
-//! `--planner-config`: a script, or an outside program that is spoken to in lines of JSON.
+//! `--planner-config`: a script, an outside program that is spoken to in lines of JSON, or the configuration of Dynamo's
+//! planner, whose part is taken here. The keys tell which: `ticks`, `command`, or neither.
 //!
 //! | We write | It answers |
 //! |---|---|
@@ -17,11 +18,13 @@ use crossbeam_channel::{Receiver, RecvTimeoutError};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::replay::dynamo_planner::{PlannerConfig, Spelling};
 use crate::replay::{Decision, Planner, PlannerError, Script, Snapshot};
 
 use super::RunError;
-use super::decisions::{Checked, Sides, check_script, object};
+use super::decisions::{Checked, check_script, object};
 use super::destination;
+use super::pools::Engines;
 
 /// Longest answer, bytes.
 const MAX_LINE: u64 = 1 << 20;
@@ -39,8 +42,9 @@ struct Program {
     timeout_seconds: Option<f64>,
 }
 
-/// The policy that a path or a text names, for a fleet of these sides; each tick goes to `log` too.
-pub(super) fn build(config: &str, log: Option<&Path>, sides: Sides) -> Result<Box<dyn Planner>, RunError> {
+/// The policy that a path or a text names, for a fleet of these engines; each tick goes to `log` too.
+pub(super) fn build(config: &str, log: Option<&Path>, engines: Engines) -> Result<Box<dyn Planner>, RunError> {
+    let sides = engines.sides();
     let wrong = |what: &dyn std::fmt::Display| RunError::Invalid(format!("--planner-config: {what}"));
     let path = Path::new(config);
     let text = if path.is_file() {
@@ -54,12 +58,16 @@ pub(super) fn build(config: &str, log: Option<&Path>, sides: Sides) -> Result<Bo
     let planner: Box<dyn Planner> = if has("command") {
         let program: Program = object(document).map_err(|error| wrong(&error))?;
         Box::new(Outside::start(program).map_err(|error| wrong(&error))?)
-    } else if has("ticks") {
+    } else if has("ticks") || has("initial_tick_ms") {
         check_script(&document, sides).map_err(|error| wrong(&error))?;
         Box::new(object::<Script>(document).map_err(|error| wrong(&error))?)
+    } else if keys.is_some() {
+        let read = PlannerConfig::read(document, sides.disaggregated, Spelling::Document);
+        Box::new(engines.planner(read.map_err(|error| wrong(&error))?))
     } else {
         return Err(wrong(
-            &"neither a file nor a script (key ticks) nor a program (key command); see --help",
+            &"neither a file nor a script (key ticks), a program (key command) or a configuration of Dynamo's planner; \
+              see --help",
         ));
     };
     let planner = Box::new(Checked { planner, sides });

@@ -3,9 +3,11 @@
 use crate::cli::{ReplayArgs, ReplayMode, RouterMode, TraceFormat};
 use crate::config::{EngineDocument, TransferTiming};
 use crate::engine::{EngineKind, Semantics, WorkerRole};
+use crate::replay::dynamo_planner::{Capabilities, DynamoPlanner, PlannerConfig};
 use crate::replay::{FleetSpec, PoolSpec, PrefillSpec};
 
 use super::RunError;
+use super::decisions::Sides;
 use super::plan::invalid;
 use super::sizes::check_pool;
 
@@ -44,6 +46,16 @@ impl Pools {
 
     pub(super) fn is_disaggregated(&self) -> bool {
         self.prefill.is_some()
+    }
+
+    /// What planners have to know of them.
+    pub(super) fn engines(&self, semantics: Semantics) -> Engines {
+        Engines {
+            prefill: self.prefill.as_ref().map(capabilities),
+            serving: capabilities(&self.serving),
+            dp_size: self.dp_size(),
+            semantics,
+        }
     }
 
     /// Ranks of a worker that answers.
@@ -89,6 +101,44 @@ impl Pools {
             events_at_start: old_vllm,
             looks_between_passes: self.is_lone(args),
         }
+    }
+}
+
+/// What planners have to know of the engines.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Engines {
+    /// Of a disaggregated fleet.
+    prefill: Option<Capabilities>,
+    serving: Capabilities,
+    dp_size: u32,
+    semantics: Semantics,
+}
+
+impl Engines {
+    /// What decisions are about.
+    pub(super) fn sides(&self) -> Sides {
+        Sides {
+            disaggregated: self.prefill.is_some(),
+            dp_size: self.dp_size,
+        }
+    }
+
+    /// Dynamo's planner for them.
+    pub(super) fn planner(&self, config: PlannerConfig) -> DynamoPlanner {
+        let config = match self.semantics {
+            Semantics::V1_4_2 => config.with_gpus_of_engines(),
+            Semantics::V1_6_1 => config,
+        };
+        DynamoPlanner::new(config, self.prefill, self.serving)
+    }
+}
+
+fn capabilities(document: &EngineDocument) -> Capabilities {
+    let (engine, ranks) = (&document.engine, document.data_parallel_size);
+    Capabilities {
+        gpus: ranks,
+        context_length: engine.max_model_len,
+        max_kv_tokens: u64::from(engine.num_gpu_blocks) * u64::from(engine.block_size) * u64::from(ranks),
     }
 }
 

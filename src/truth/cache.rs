@@ -141,6 +141,25 @@ impl Caches {
 }
 
 #[cfg(test)]
+impl Caches {
+    /// Ranks of worker 7, each with unconnected blocks of these hashes.
+    pub(super) fn sample(ranks: &[(u32, &[u64])]) -> Self {
+        let rank = |&(rank, hashes): &(u32, &[u64])| {
+            let block = |&hash: &u64| Block {
+                hash: SequenceHash(hash),
+                local: LocalHash(hash),
+                parent: None,
+            };
+            let blocks = hashes.iter().map(block).collect();
+            (RankId::new(7, rank), RankCache::new(format!("w0/r{rank}"), blocks))
+        };
+        Self {
+            ranks: ranks.iter().map(rank).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

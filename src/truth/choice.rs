@@ -185,23 +185,11 @@ fn holder(caches: &Caches, blocks: &[SequenceHash]) -> Option<(RankId, u32)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cache::{Block, RankCache};
     use super::*;
-    use crate::types::LocalHash;
 
     fn caches(ranks: &[&[u64]]) -> Caches {
-        let rank = |(rank, hashes): (u32, &&[u64])| {
-            let block = |&hash: &u64| Block {
-                hash: SequenceHash(hash),
-                local: LocalHash(hash),
-                parent: None,
-            };
-            let blocks = hashes.iter().map(block).collect();
-            (RankId::new(7, rank), RankCache::new(format!("w0/r{rank}"), blocks))
-        };
-        Caches {
-            ranks: (0..).zip(ranks).map(rank).collect(),
-        }
+        let ranks: Vec<_> = (0..).zip(ranks.iter().copied()).collect();
+        Caches::sample(&ranks)
     }
 
     fn probe(blocks: &[u64], chosen: u32, reported: Option<u32>) -> Probe {

@@ -159,18 +159,7 @@ mod tests {
     use crate::types::LocalHash;
 
     fn caches(ranks: &[(u32, &[u64])]) -> Caches {
-        let rank = |&(rank, hashes): &(u32, &[u64])| {
-            let block = |&hash: &u64| Block {
-                hash: SequenceHash(hash),
-                local: LocalHash(hash),
-                parent: None,
-            };
-            let blocks = hashes.iter().map(block).collect();
-            (RankId::new(7, rank), RankCache::new(format!("w0/r{rank}"), blocks))
-        };
-        Caches {
-            ranks: ranks.iter().map(rank).collect(),
-        }
+        Caches::sample(ranks)
     }
 
     #[test]

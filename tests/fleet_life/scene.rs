@@ -10,6 +10,8 @@ use ghostfleet::serve::config_from;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::caller::{call, chat};
+
 /// How long anything in these tests may take before it counts as never.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
 
@@ -65,6 +67,13 @@ impl Scene {
             .filter(|r| generate(r))
             .map(|r| (r["instance_id"].as_u64().unwrap(), address(r)))
             .collect()
+    }
+
+    /// Whether this worker answers a short request to its end.
+    #[track_caller]
+    pub(crate) fn answers(&self, worker: usize) -> bool {
+        let mut answer = call(&self.address(worker), "a", &chat(&[1, 2, 3], 1)).unwrap();
+        answer.finish().unwrap().complete
     }
 
     /// Address of the `generate` endpoint of `w<N>`, which may still be on its way into the store.

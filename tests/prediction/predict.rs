@@ -239,7 +239,19 @@ fn every_refusal_names_the_path_of_the_key() {
             "traffic.stop={requests: 0}",
             "traffic.stop.requests is 0, expected at least 1",
         ),
-        ("planner={policy: enabled, target: sla}", "planner.policy is enabled"),
+        (
+            "planner={policy: enabled, target: sla}",
+            "evaluation.sla.itl_ms is missing; planner.target sla",
+        ),
+        (
+            "planner={policy: enabled, load_adjustment_interval_seconds: 0}",
+            "planner.load_adjustment_interval_seconds is 0, expected at least 1",
+        ),
+        (
+            "planner={policy: enabled, prefill_min_workers: 2}",
+            "planner.prefill_min_workers is for disaggregated fleets; use planner.min_workers",
+        ),
+        ("planner={policy: enabled, mode: agg}", "planner.mode is not known"),
         ("evaluation.sla.e2e_ms=5", "evaluation.sla: e2e_ms stands alone"),
         ("engine", "--set engine: expected PATH=YAML"),
     ] {
@@ -407,4 +419,51 @@ fn results_that_would_overwrite_what_is_read_or_written_besides_are_refused() {
     }
     assert_eq!(std::fs::read_to_string(at.join("p.yaml")).unwrap(), DOCUMENT);
     assert_eq!(std::fs::read_to_string(at.join("out/requests.jsonl")).unwrap(), row);
+}
+
+#[test]
+fn a_planner_scales_a_prediction_as_its_configuration_scales_a_replay() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    let document = "
+traffic:
+  source: {type: synthetic, input_tokens: 800, output_tokens: 100}
+  load: {type: concurrency, concurrency: 24}
+  stop: {requests: 300}
+engine:
+  model: m
+  hardware: h
+  workers: {aggregated: {kv_cache: {capacity: {type: fixed, blocks: 500}}, parallelism: {tensor: 2}}}
+router: {policy: round_robin}
+planner: {policy: enabled, target: latency, load_adjustment_interval_seconds: 1, max_num_gpus: 6}
+";
+    std::fs::write(at.join("p.yaml"), document).unwrap();
+    let printed = succeed(at, &["predict", "-c", "p.yaml", "--stack", "dynamo"]);
+    assert!(
+        printed.starts_with("\nScaling events:\n  t=1.0s [agg]: 1 -> 2 workers (scale_up)\n"),
+        "{printed}"
+    );
+    let prediction = json(&at.join("ghostfleet-output/prediction.json"));
+    let configuration = serde_json::json!({
+        "mode": "agg", "optimization_target": "latency", "load_adjustment_interval": 1, "max_gpu_budget": 6,
+        "decode_engine_num_gpu": 2,
+    });
+    succeed(
+        at,
+        &[
+            "replay",
+            "--input-tokens=800",
+            "--output-tokens=100",
+            "--request-count=300",
+            "--replay-concurrency=24",
+            "--report-json=r.json",
+            r#"--extra-engine-args={"engine": {"backend": "vllm", "block_size": 64, "num_gpu_blocks": 500}}"#,
+            &format!("--planner-config={configuration}"),
+        ],
+    );
+    let replayed = json(&at.join("r.json"));
+    assert_eq!(prediction["planner"], replayed["planner"]);
+    assert_eq!(prediction["summary"]["duration_ms"], replayed["duration_ms"]);
+    let most = prediction["planner"]["scaling_events"].as_array().unwrap().iter();
+    assert_eq!(most.map(|event| event["to_count"].as_u64().unwrap()).max(), Some(3));
 }

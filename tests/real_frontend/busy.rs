@@ -32,8 +32,8 @@ on_each_release! {
         let short = |topic| client.post(COMPLETIONS, &completion(&prompt(topic, 20), 2));
 
         // One busy worker: all others go to the other one.
-        let first = open(&frontend, 1);
-        let busy = busy_worker(&fleet);
+        let first = holding(&frontend, 1);
+        let busy = fleet.busy_worker();
         let before = fleet.requests();
         eventually(STATE_LIMIT, "the busy worker is spared", || {
             let before = fleet.requests();
@@ -45,7 +45,7 @@ on_each_release! {
         assert!(fleet.requests()[1 - busy] >= before[1 - busy] + 4);
 
         // Both: refused with the status for it.
-        let second = open(&frontend, 2);
+        let second = holding(&frontend, 2);
         eventually(STATE_LIMIT, "everybody is busy", || {
             let reply = short(20);
             if reply.status == OVERLOADED {
@@ -70,18 +70,6 @@ on_each_release! {
 
 /// An answer that holds more than half of a worker's blocks and does not end by itself in time.
 #[track_caller]
-fn open(frontend: &Frontend, topic: u32) -> Stream {
-    let mut stream = frontend
-        .client()
-        .stream(COMPLETIONS, &completion(&prompt(topic, 640), 300));
-    stream.read_texts(1);
-    stream
-}
-
-/// The only worker with an open stream.
-#[track_caller]
-fn busy_worker(fleet: &Fleet) -> usize {
-    let workers = fleet.snapshot().workers;
-    let busy = workers.iter().position(|worker| worker.open_streams > 0);
-    busy.unwrap_or_else(|| panic!("no worker has an open stream: {workers:?}"))
+fn holding(frontend: &Frontend, topic: u32) -> Stream {
+    frontend.client().stream_begun(&completion(&prompt(topic, 640), 300))
 }

@@ -181,6 +181,14 @@ impl Client {
         }
     }
 
+    /// A completion whose first text has come.
+    #[track_caller]
+    pub(crate) fn stream_begun(&self, body: &Value) -> Stream {
+        let mut stream = self.stream(COMPLETIONS, body);
+        stream.read_texts(1);
+        stream
+    }
+
     /// Sends a request and closes the connection without reading when `until` returns.
     pub(crate) fn abandon(&self, path: &str, body: &Value, until: impl FnOnce()) {
         let address = self.base.trim_start_matches("http://");

@@ -43,7 +43,7 @@ on_each_release! {
         let (_stack, fleet, frontend) = running(release, 3, 3);
         let mut stream = open(&frontend, 1, LENGTH);
         let mut seen = stream.read_texts(5);
-        let victim = busy_worker(&fleet);
+        let victim = fleet.busy_worker();
         fleet.kill(&format!("w{victim}"), Death::Crash);
         let mut transcript = stream.finish();
         seen.append(&mut transcript.events);
@@ -62,7 +62,7 @@ on_each_release! {
     fn without_migration_a_crash_is_an_error_for_the_client(release) {
         let (_stack, fleet, frontend) = running(release, 2, 0);
         let stream = open(&frontend, 1, ENDLESS);
-        fleet.kill(&format!("w{}", busy_worker(&fleet)), Death::Crash);
+        fleet.kill(&format!("w{}", fleet.busy_worker()), Death::Crash);
         let transcript = stream.finish();
         assert!(transcript.error().is_some(), "{transcript:?}");
     }
@@ -92,7 +92,7 @@ on_each_release! {
     fn a_panic_in_a_rank_costs_its_streams_and_nothing_else(release) {
         let (_stack, fleet, frontend) = running(release, 2, 3);
         let stream = open(&frontend, 1, LENGTH);
-        let victim = busy_worker(&fleet);
+        let victim = fleet.busy_worker();
         fleet.kill(&format!("w{victim}/r0"), Death::Panic);
         let transcript = stream.finish();
         assert_eq!(transcript.error(), None);
@@ -255,23 +255,7 @@ fn running_with(
 /// A stream that has begun.
 #[track_caller]
 fn open(frontend: &Frontend, topic: u32, max_tokens: u32) -> Stream {
-    let mut stream = frontend
+    frontend
         .client()
-        .stream(COMPLETIONS, &completion(&prompt(topic, 70), max_tokens));
-    stream.read_texts(1);
-    stream
-}
-
-/// The only worker with an open stream.
-#[track_caller]
-fn busy_worker(fleet: &Fleet) -> usize {
-    let workers = fleet.snapshot().workers;
-    let busy: Vec<_> = workers
-        .iter()
-        .enumerate()
-        .filter(|(_, worker)| worker.open_streams > 0)
-        .map(|(i, _)| i)
-        .collect();
-    assert_eq!(busy.len(), 1, "one busy worker in {workers:?}");
-    busy[0]
+        .stream_begun(&completion(&prompt(topic, 70), max_tokens))
 }

@@ -86,6 +86,15 @@ impl Fleet {
             .collect()
     }
 
+    /// The position of the only worker with an open stream.
+    #[track_caller]
+    pub(crate) fn busy_worker(&self) -> usize {
+        let workers = self.snapshot().workers;
+        let busy: Vec<_> = (0..workers.len()).filter(|&at| workers[at].open_streams > 0).collect();
+        assert_eq!(busy.len(), 1, "one busy worker in {workers:?}");
+        busy[0]
+    }
+
     /// Kills an actor.
     #[track_caller]
     pub(crate) fn kill(&self, path: &str, death: Death) {

@@ -201,7 +201,7 @@ fn scenario(stack: &Stack, fleet: &Fleet, frontend: &Frontend, release: Release,
     // In KV mode 1.4.2 refuses to move a request that it has booked once ("already exists"), on every plane.
     let plain = attach(stack, release, RouterMode::RoundRobin, 3);
     let stream = open(&plain, 4, LENGTH);
-    let victim = busy_worker(fleet);
+    let victim = fleet.busy_worker();
     fleet.kill(&format!("w{victim}"), Death::Crash);
     let transcript = stream.finish();
     drop(plain);
@@ -257,17 +257,7 @@ fn attach(stack: &Stack, release: Release, router_mode: RouterMode, workers: usi
 /// A stream that has begun.
 #[track_caller]
 fn open(frontend: &Frontend, topic: u32, max_tokens: u32) -> Stream {
-    let mut stream = frontend
+    frontend
         .client()
-        .stream(COMPLETIONS, &completion(&prompt(topic, 70), max_tokens));
-    stream.read_texts(1);
-    stream
-}
-
-/// The only worker with an open stream.
-#[track_caller]
-fn busy_worker(fleet: &Fleet) -> usize {
-    let workers = fleet.snapshot().workers;
-    let busy = workers.iter().position(|worker| worker.open_streams > 0);
-    busy.unwrap_or_else(|| panic!("no worker has an open stream: {workers:?}"))
+        .stream_begun(&completion(&prompt(topic, 70), max_tokens))
 }

@@ -64,9 +64,10 @@ fn an_outside_program_scales_the_fleet_and_sees_the_specified_figures() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     let shown = text(&output.stdout);
     assert!(
-        shown.contains("  t=0.2s [agg]: 1 -> 3 workers (scale_up)\nPlanner ticks: 1\n"),
+        shown.starts_with("\nScaling events:\n  t=0.2s [agg]: 1 -> 3 workers (scale_up)\n"),
         "{shown}"
     );
+    assert!(shown.ends_with("report.json\nPlanner ticks: 1\n"), "{shown}");
     let log = std::fs::read_to_string(directory.path().join("ticks.jsonl")).unwrap();
     let tick: Value = serde_json::from_str(log.trim_end()).unwrap();
     assert_eq!(tick["decision"]["target_decode"], 3);
@@ -87,6 +88,8 @@ fn an_outside_program_scales_the_fleet_and_sees_the_specified_figures() {
     }
     let report = report(directory.path());
     assert_eq!(report["completed_requests"], 400);
+    let event = json!({"at_s": 0.2, "component": "agg", "from_count": 1, "to_count": 3, "reason": "scale_up"});
+    assert_eq!(report["planner"], json!({"total_ticks": 1, "scaling_events": [event]}));
     let (seconds, duration) = (&report["decode_worker_seconds"], &report["duration_ms"]);
     let expected = duration.as_f64().unwrap() / 1e3 * 3.0 - 0.4;
     assert!(
@@ -355,6 +358,14 @@ fn sizes_that_no_machine_holds_are_refused_before_they_take_memory() {
                 r#"{"initial_tick_ms":1,"ticks":[{"target_decode":4294967295}]}"#,
             ],
             "ticks[0]: target_decode is 4294967295, expected at most 65536",
+        ),
+        (
+            vec!["--planner-config", r#"{"mode": "agg", "max_gpus": 2}"#],
+            "--planner-config: max_gpus is not known to Dynamo's planner",
+        ),
+        (
+            vec!["--planner-config", "nowhere.yaml"],
+            "--planner-config: neither a file nor a script (key ticks), a program (key command) or",
         ),
     ] {
         let load = [

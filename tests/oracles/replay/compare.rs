@@ -4,7 +4,7 @@ use std::path::Path;
 
 use ghostfleet::replay::{Report, RequestRecord};
 use ghostfleet::replay_run::RunError;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::form::{Recorded, Records};
 
@@ -65,6 +65,24 @@ fn field(key: &str, expected: &Value, ours: Option<&Value>) -> Option<String> {
     let tolerance = if sketched && rank { SKETCH_TOLERANCE } else { TOLERANCE };
     let same = (wanted - found).abs() <= tolerance * wanted.abs().max(1.0);
     (!same).then(|| format!("{key} is {ours} instead of {expected}"))
+}
+
+/// What the peer's own planner did.
+pub(crate) fn scaling(recorded: &Value, report: &Report) -> Vec<String> {
+    let ours = json!(report.scaling.clone().unwrap_or_default());
+    let events: Vec<Value> = ours["events"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|event| {
+            let seconds = event["at_ms"].as_f64().unwrap_or(f64::NAN) / 1e3;
+            json!({"at_s": seconds, "component": event["pool"], "from": event["from"], "to": event["to"]})
+        })
+        .collect();
+    let mut found = Vec::new();
+    let ours = json!({"ticks": ours["ticks"], "events": events});
+    below("scaling", recorded, &ours, &mut found);
+    found
 }
 
 /// What a planner was told, as far as it was recorded.

@@ -46,6 +46,8 @@ pub(crate) struct Recorded {
     pub(crate) records: Option<Records>,
     /// What it was told.
     pub(crate) scaling_snapshots: Option<Vec<Value>>,
+    /// What its own planner did.
+    pub(crate) scaling: Option<Value>,
     pub(crate) spread_over_20_runs: Option<Map<String, Value>>,
     pub(crate) error: Option<String>,
 }

@@ -77,6 +77,9 @@ fn check(release: &str, of: fn(&Case) -> Option<&Recorded>) {
         let differences = match (&recorded.report, replay(&flags)) {
             (Some(expected), Ok(report)) => {
                 let mut found = compare::differences(expected, recorded, &report, &flags, &replay);
+                if let Some(scaling) = &recorded.scaling {
+                    found.extend(compare::scaling(scaling, &report));
+                }
                 if let Some(snapshots) = &recorded.scaling_snapshots {
                     found.extend(compare::ticks(snapshots, &planner_log(directory.path())));
                 }
