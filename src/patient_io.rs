@@ -16,7 +16,11 @@ pub(crate) struct PatientIo {
     inner: TokioIo<TcpStream>,
     patience: Duration,
     stalled: Option<Pin<Box<Sleep>>>,
+    hears: Option<Hears>,
 }
+
+/// Told `true` when a write makes no progress, and `false` when one does again.
+type Hears = Box<dyn Fn(bool) + Send>;
 
 impl PatientIo {
     pub(crate) fn new(stream: TcpStream, patience: Duration) -> Self {
@@ -24,6 +28,19 @@ impl PatientIo {
             inner: TokioIo::new(stream),
             patience,
             stalled: None,
+            hears: None,
+        }
+    }
+
+    /// Tells `hears` when writes stall, and when they go on.
+    pub(crate) fn heard_by(self, hears: impl Fn(bool) + Send + 'static) -> Self {
+        let hears: Option<Hears> = Some(Box::new(hears));
+        Self { hears, ..self }
+    }
+
+    fn tell(&self, stalls: bool) {
+        if let Some(hears) = &self.hears {
+            hears(stalls);
         }
     }
 
@@ -33,8 +50,13 @@ impl PatientIo {
 
     fn watch<T>(&mut self, cx: &mut Context<'_>, progress: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if progress.is_ready() {
-            self.stalled = None;
+            if self.stalled.take().is_some() {
+                self.tell(false);
+            }
             return progress;
+        }
+        if self.stalled.is_none() {
+            self.tell(true);
         }
         let patience = self.patience;
         let timer = self

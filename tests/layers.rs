@@ -10,7 +10,18 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 /// What each module may name besides itself. The longest matching prefix decides; `*` is everything.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("main", &["*"]),
-    ("serve", &["actors", "cli", "cluster", "config", "transport", "types"]),
+    (
+        "serve",
+        &[
+            "actors",
+            "cli",
+            "cluster",
+            "config",
+            "distinct_files",
+            "transport",
+            "types",
+        ],
+    ),
     (
         "online",
         &[
@@ -121,11 +132,12 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     // The parts that decide.
     ("drill::check", &["config", "faults", "types"]),
+    ("drill::content", &["engine", "transport", "types"]),
     ("drill::plan", &["faults", "types"]),
     ("drill::record", &["faults", "types"]),
     ("drill::report", &["faults", "replay", "types"]),
     ("drill::scenario", &["config", "faults"]),
-    ("drill::sse", &[]),
+    ("drill::sse", &["types"]),
     ("truth", &["types"]),
     ("transport", &["block_hash", "faults", "types"]),
     (
@@ -133,7 +145,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &["block_hash", "faults", "model", "patient_io", "types", "whole_body"],
     ),
     ("model", &["types"]),
-    ("profile", &["engine"]),
+    ("profile", &["distinct_files", "engine"]),
     ("block_hash", &["types"]),
     ("distinct_files", &[]),
     ("plain_words", &[]),
@@ -148,6 +160,7 @@ const PURE: &[&str] = &[
     "faults",
     "router",
     "drill::check",
+    "drill::content",
     "drill::plan",
     "drill::record",
     "drill::report",

@@ -10,14 +10,17 @@ use tokio::sync::watch;
 
 use super::clock::Clock;
 use super::death::Death;
-use super::fault_desk::{ChangeFaults, Choose, FaultDesk, Heal, ListFaults, restart_when_gone};
+use super::fault_desk::{
+    self, ChangeFaults, Choose, Counters, FaultCounters, FaultDesk, FaultSums, Heal, ListFaults, restart_when_gone,
+};
 use super::fleet::{CommandError, DrainWorker, FindRanks, Fleet, Kill, Launch};
 use super::inspect::Inspect;
 use super::path::ActorPath;
 use super::rank::{CachedBlocks, ClearCache, Rank};
 use super::registry::{Registry, WorkerState};
 use crate::faults::journal::Event;
-use crate::faults::ledger::Listed;
+use crate::faults::standing::Listed;
+use crate::faults::tally::Sums;
 use crate::faults::{Fault, FaultError, FaultId, Journal, Selector};
 use crate::transport::discovery::{Discovery, Record};
 use crate::types::{SequenceHash, SimTime, StoredBlock, WorkerId};
@@ -206,9 +209,28 @@ impl Control {
             .map_err(|_| stopped())?
     }
 
+    /// Whether a fault could strike anything of this fleet.
+    ///
+    /// # Errors
+    /// Why it never can.
+    pub fn check_fault(&self, fault: &Fault) -> Result<(), FaultError> {
+        fault_desk::check(fault, &self.registry)?;
+        fault.check(&self.registry.candidates())
+    }
+
     /// All faults, by number.
     pub async fn faults(&self) -> Vec<Listed> {
         self.desk.send(ListFaults).await.unwrap_or_default()
+    }
+
+    /// What is counted of each fault that is listed; goes on counting when the fault is listed no more.
+    pub async fn fault_counters(&self) -> Counters {
+        self.desk.send(FaultCounters).await.unwrap_or_default()
+    }
+
+    /// What has come of all faults since the fleet's start, those that are listed no more included.
+    pub async fn fault_sums(&self) -> Sums {
+        self.desk.send(FaultSums).await.unwrap_or_default()
     }
 
     /// Drops every cached block that no request uses, of a worker or a rank; how many there were.

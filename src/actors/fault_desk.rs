@@ -12,7 +12,6 @@ use actix::prelude::*;
 use super::clock::Clock;
 use super::death::Death;
 use super::fleet::{CommandError, DrainWorker, FindRanks, Fleet, Kill, Restart};
-use super::liveness::Child;
 use super::path::ActorPath;
 use super::rank::DropCache;
 use super::registry::Registry;
@@ -20,9 +19,11 @@ use crate::faults::agenda::{Act, Step};
 use crate::faults::draw::Dice;
 use crate::faults::journal::Event;
 use crate::faults::kind::LifeFault;
-use crate::faults::ledger::{Listed, Turn};
+use crate::faults::ledger::Turn;
 use crate::faults::select::Candidate;
+use crate::faults::standing::Listed;
 use crate::faults::table::OpenFault;
+use crate::faults::tally::Sums;
 use crate::faults::{Fault, FaultError, FaultId, Journal, Kind, Ledger, Selector};
 use crate::types::WorkerId;
 
@@ -62,6 +63,19 @@ pub struct ChangeFaults {
 #[derive(Message)]
 #[rtype(result = "Vec<Listed>")]
 pub struct ListFaults;
+
+/// What is counted of each fault, as [`Ledger::counters`] has it.
+pub type Counters = Vec<(FaultId, Vec<Arc<OpenFault>>)>;
+
+/// Asks for what is counted of each fault that is listed.
+#[derive(Message)]
+#[rtype(result = "Counters")]
+pub struct FaultCounters;
+
+/// Asks for what has come of all faults, also of those that are listed no more.
+#[derive(Message)]
+#[rtype(result = "Sums")]
+pub struct FaultSums;
 
 /// Takes every fault off these workers.
 #[derive(Message)]
@@ -117,7 +131,7 @@ impl FaultDesk {
         let mut by_worker: BTreeMap<WorkerId, Vec<Counted>> = BTreeMap::new();
         for step in turn.steps {
             let fault = self.ledger.struck(step.fault, step.worker);
-            let counted = fault.filter(|fault| step.act.is_deed_of(fault.kind()));
+            let counted = fault.filter(|_| step.is_deed);
             by_worker.entry(step.worker).or_default().push((step, counted));
         }
         for steps in by_worker.into_values() {
@@ -223,7 +237,7 @@ pub(super) async fn restart_when_gone(
 }
 
 /// What cannot be carried out is refused when the fault is added: children that none of those that it may strike has.
-fn check(fault: &Fault, registry: &Registry) -> Result<(), FaultError> {
+pub(super) fn check(fault: &Fault, registry: &Registry) -> Result<(), FaultError> {
     let Kind::Life(LifeFault::Crash { actor, .. } | LifeFault::Panic { actor }) = &fault.kind else {
         return Ok(());
     };
@@ -234,23 +248,20 @@ fn check(fault: &Fault, registry: &Registry) -> Result<(), FaultError> {
             "actor={actor} is no child of a worker; use r<N>, kv, r<N>/kv, r<N>/native, metrics, lease or rendezvous"
         ))
     })?;
-    let (Child::Rank(rank) | Child::Kv(rank) | Child::Native(rank)) = child else {
-        return Ok(());
-    };
     let select = &fault.select;
     let meant = |candidate: &Candidate| select.can_match(std::slice::from_ref(candidate));
     let candidates = registry.candidates();
     let meant = candidates.iter().filter(|candidate| meant(candidate));
-    let ranks = meant.filter_map(|candidate| registry.get(candidate.id).map(|entry| entry.ranks()));
-    match ranks.max() {
-        // Whoever selects nobody is told so.
-        None => Ok(()),
-        Some(ranks) if (rank as usize) < ranks => Ok(()),
-        Some(ranks) => Err(FaultError::Line(format!(
-            "actor={actor}: no worker that {select} selects has it; their ranks go up to r{}",
-            ranks.saturating_sub(1)
-        ))),
+    let mut shapes = meant.filter_map(|candidate| registry.get(candidate.id).map(|entry| entry.shape));
+    // Whoever selects nobody is told so.
+    let Some(first) = shapes.next() else { return Ok(()) };
+    if first.has(child) || shapes.any(|shape| shape.has(child)) {
+        return Ok(());
     }
+    Err(FaultError::Line(format!(
+        "actor={actor}: no worker that {select} selects has it; the first of them has {}",
+        first.says()
+    )))
 }
 
 impl Actor for FaultDesk {
@@ -280,6 +291,22 @@ impl Handler<ListFaults> for FaultDesk {
 
     fn handle(&mut self, _: ListFaults, _: &mut Self::Context) -> Self::Result {
         MessageResult(self.ledger.list())
+    }
+}
+
+impl Handler<FaultCounters> for FaultDesk {
+    type Result = MessageResult<FaultCounters>;
+
+    fn handle(&mut self, _: FaultCounters, _: &mut Self::Context) -> Self::Result {
+        MessageResult(self.ledger.counters())
+    }
+}
+
+impl Handler<FaultSums> for FaultDesk {
+    type Result = MessageResult<FaultSums>;
+
+    fn handle(&mut self, _: FaultSums, _: &mut Self::Context) -> Self::Result {
+        MessageResult(self.ledger.sums())
     }
 }
 

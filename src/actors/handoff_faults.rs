@@ -131,7 +131,7 @@ mod tests {
 
     use super::*;
     use crate::faults::kind::GateFault;
-    use crate::faults::select::Candidate;
+    use crate::faults::select::{Candidate, KvEvents};
     use crate::faults::{Fault, Journal, Ledger};
     use crate::types::{SimTime, WorkerId};
 
@@ -145,7 +145,7 @@ mod tests {
             alive: true,
             requests: 0,
             cached_blocks: 0,
-            durable_events: false,
+            events: KvEvents::default(),
         }];
         let faults: Vec<Fault> = lines.iter().map(|line| line.parse().unwrap()).collect();
         ledger.change(&[], faults, SimTime::ZERO, &fleet).unwrap();

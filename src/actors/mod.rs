@@ -58,6 +58,7 @@ pub mod registrar;
 pub mod registry;
 pub mod rendezvous;
 pub mod row;
+mod shape;
 mod snapshot;
 mod sockets;
 pub mod store_health;

@@ -23,14 +23,6 @@ impl ActorPath {
         let child = u32::try_from(index).ok().map(Child::Rank);
         Self { child, ..self }
     }
-
-    /// Position of the rank that it is, or is a part of.
-    pub fn rank_index(self) -> Option<usize> {
-        match self.child? {
-            Child::Rank(rank) | Child::Kv(rank) | Child::Native(rank) => usize::try_from(rank).ok(),
-            Child::Worker(_) | Child::Metrics | Child::Lease | Child::Rendezvous => None,
-        }
-    }
 }
 
 impl fmt::Display for ActorPath {

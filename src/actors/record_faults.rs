@@ -92,12 +92,12 @@ impl Disturbed {
     }
 
     /// Keys that are told for these faults alone.
-    pub(super) fn extra_keys(&self, records: &[Record]) -> Vec<String> {
+    pub(super) fn extra_keys<'a>(&self, records: impl IntoIterator<Item = &'a Record>) -> Vec<String> {
         if !self.duplicate_source {
             return Vec::new();
         }
         records
-            .iter()
+            .into_iter()
             .filter_map(second_source)
             .map(|record| record.key)
             .collect()

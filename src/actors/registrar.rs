@@ -353,8 +353,9 @@ impl Keeper {
                         if self.disturb(lease, &order).await {
                             return Over::Again;
                         }
+                        let gone = self.gone_with(&order);
                         self.note(&order);
-                        match self.carry_out(lease, &order).await {
+                        match self.carry_out(lease, &gone, &order).await {
                             Ok(()) => {}
                             Err(DiscoveryError::LeaseGone) => return Over::Lost,
                             Err(error) => {
@@ -432,13 +433,25 @@ impl Keeper {
         }
     }
 
-    async fn carry_out(&self, lease: &Lease, order: &Order) -> Result<(), DiscoveryError> {
+    /// Keys that an order takes back, with those that are told beside them because of faults.
+    fn gone_with(&self, order: &Order) -> Vec<String> {
+        let (Order::Replace(Replace { old_keys: keys, .. }) | Order::Withdraw(keys)) = order else {
+            return Vec::new();
+        };
+        let records = self.records.iter().filter(|record| keys.contains(&record.key));
+        let beside = self.disturbed.extra_keys(records);
+        beside.into_iter().chain(keys.iter().cloned()).collect()
+    }
+
+    async fn carry_out(&self, lease: &Lease, gone: &[String], order: &Order) -> Result<(), DiscoveryError> {
         match order {
-            Order::Replace(Replace { old_keys, new }) => {
-                self.discovery.withdraw(lease, old_keys).await?;
-                self.discovery.publish(lease, new).await
+            Order::Replace(Replace { new, .. }) => {
+                self.discovery.withdraw(lease, gone).await?;
+                self.discovery.publish(lease, &self.disturbed.told(new)).await?;
+                self.disturbed.told_wrong(new, None);
+                Ok(())
             }
-            Order::Withdraw(keys) => self.discovery.withdraw(lease, keys).await,
+            Order::Withdraw(_) => self.discovery.withdraw(lease, gone).await,
             Order::Disturb(_) | Order::Leave => Ok(()),
         }
     }

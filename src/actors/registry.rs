@@ -19,13 +19,14 @@ use super::liveness::Child;
 use super::path::ActorPath;
 use super::plan::WorkerPlan;
 use super::recovery::RecoveryCounts;
+use super::shape::Shape;
 use super::supervision::{RestartPolicy, Supervised};
 use super::told_loads::ToldLoads;
 use crate::engine::EngineKind;
 use crate::faults::Journal;
 use crate::faults::journal::Event;
 use crate::faults::kind::MetricsFault;
-use crate::faults::select::Candidate;
+use crate::faults::select::{Candidate, KvEvents};
 use crate::transport::discovery::EndpointName;
 use crate::transport::event_plane::former::Memory;
 use crate::transport::http::open::OpenRequests;
@@ -47,7 +48,8 @@ pub struct WorkerEntry {
     model: Arc<str>,
     kind: EngineKind,
     block_size: u32,
-    durable_events: bool,
+    events: KvEvents,
+    pub(super) shape: Shape,
     state: AtomicU8,
     /// Whether its records are in discovery, as far as anybody knows.
     listed: AtomicBool,
@@ -101,7 +103,12 @@ impl WorkerEntry {
             model: Arc::clone(&group.model_name),
             kind: group.engine.kind,
             block_size: group.engine.block_size,
-            durable_events: group.durable_kv_events,
+            events: match (group.engine.publishes_kv_events(), group.durable_kv_events) {
+                (false, _) => KvEvents::None,
+                (true, false) => KvEvents::Published,
+                (true, true) => KvEvents::Durable,
+            },
+            shape: Shape::of(plan),
             state: AtomicU8::new(0),
             listed: AtomicBool::new(false),
             registered: AtomicBool::new(false),
@@ -180,6 +187,11 @@ impl WorkerEntry {
         self.gauges.len()
     }
 
+    /// Whether a worker of these settings has such a child, alive or not.
+    pub fn has(&self, child: Child) -> bool {
+        self.shape.has(child)
+    }
+
     /// Name of the model that it serves.
     pub fn model(&self) -> &str {
         &self.model
@@ -236,7 +248,7 @@ impl WorkerEntry {
             alive: matches!(self.state(), WorkerState::Ready | WorkerState::Starting),
             requests,
             cached_blocks,
-            durable_events: self.durable_events,
+            events: self.events,
         }
     }
 

@@ -28,47 +28,11 @@ pub(super) async fn page() -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::faults::FaultId;
     use crate::faults::journal::Event;
-    use crate::types::WorkerId;
 
     #[test]
     fn the_page_has_words_for_everything_that_a_journal_says() {
-        let (id, worker) = (FaultId(1), WorkerId(2));
-        let path = || "w2/r0".to_owned();
-        let events = [
-            Event::Added {
-                id,
-                fault: "w2 hang".parse().unwrap(),
-            },
-            Event::Removed { id },
-            Event::Opened {
-                id,
-                workers: vec![worker],
-            },
-            Event::Closed { id },
-            Event::Healed { workers: vec![worker] },
-            Event::Drawn {
-                id,
-                worker,
-                draw: 0,
-                hit: true,
-            },
-            Event::Done {
-                id: Some(id),
-                path: path(),
-                act: "crash",
-                error: None,
-            },
-            Event::GaveUp {
-                worker,
-                path: path(),
-                budget: 5,
-                window_s: 60.0,
-            },
-            Event::State { worker, state: "dead" },
-        ];
-        for event in events {
+        for event in Event::examples() {
             let name = serde_json::to_value(&event).unwrap()["event"].clone();
             assert!(PAGE.contains(&format!("case {name}:")), "{name}");
         }

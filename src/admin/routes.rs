@@ -21,7 +21,7 @@ use crate::actors::death::Death;
 use crate::actors::fleet::CommandError;
 use crate::actors::path::ActorPath;
 use crate::faults::kind::catalogue;
-use crate::faults::ledger::Listed;
+use crate::faults::standing::Listed;
 use crate::faults::{Fault, FaultId, Selector};
 use crate::types::{SequenceHash, StoredBlock, WorkerId};
 
@@ -77,6 +77,7 @@ async fn fleet(State(api): State<Arc<Api>>, Asked(detail): Asked<Detail>) -> Jso
     let latency = figures::latency(&api.control).figures();
     let mut fleet = figures::fleet(&api.control, detail.workers.unwrap_or(Each::No), latency);
     fleet["supervisor"] = supervisor::rule();
+    fleet["fault_sums"] = json!(api.control.fault_sums().await);
     Json(fleet)
 }
 
@@ -125,8 +126,8 @@ async fn workers(State(api): State<Arc<Api>>, Asked(which): Asked<Which>) -> Ans
     let mut rows = api.control.registry().rows(api.control.now());
     if let Some(select) = which.select {
         let select: Selector = select.parse()?;
-        if !select.can_match(&api.control.registry().candidates()) {
-            return Err(nobody(&select));
+        if let Some(nobody) = select.unmatched(&api.control.registry().candidates()) {
+            return Err(selects_nobody(&nobody));
         }
         let chosen = api.control.choose(select, 0).await;
         let chosen: Vec<String> = chosen.iter().map(ToString::to_string).collect();
@@ -139,7 +140,7 @@ async fn actor(State(api): State<Arc<Api>>, Named(path): Named) -> Answer {
     let path: ActorPath = path.parse()?;
     let entry = api.control.registry().get(path.worker);
     let entry = entry.ok_or(CommandError::NoSuchActor(path))?;
-    if path.rank_index().is_some_and(|rank| rank >= entry.ranks()) {
+    if path.child.is_some_and(|child| !entry.has(child)) {
         return Err(CommandError::NoSuchActor(path).into());
     }
     let snapshot = entry.snapshot();
@@ -361,9 +362,12 @@ async fn command(State(api): State<Arc<Api>>, body: Bytes) -> Result<Response, P
     let targets: Vec<ActorPath> = match (&order.path, order.select) {
         (Some(path), None) => vec![path.parse()?],
         (None, Some(select)) => {
+            if let Some(nobody) = select.unmatched(&api.control.registry().candidates()) {
+                return Err(selects_nobody(&nobody));
+            }
             let chosen = api.control.choose(select.clone(), order.seed).await;
             if chosen.is_empty() {
-                return Err(nobody(&select));
+                return Err(selects_nobody(&select));
             }
             chosen
                 .into_iter()
@@ -391,7 +395,7 @@ async fn command(State(api): State<Arc<Api>>, body: Bytes) -> Result<Response, P
     Ok((worst, Json(json!({"results": results}))).into_response())
 }
 
-fn nobody(select: &Selector) -> Problem {
+fn selects_nobody(select: &Selector) -> Problem {
     Problem::not_found(format!("{select} selects no worker of this fleet"))
 }
 

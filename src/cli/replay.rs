@@ -158,7 +158,7 @@ pub struct ReplayArgs {
     /// Sweep points for the planner's start.
     #[arg(long, value_name = "N", default_value_t = 8)]
     pub benchmark_granularity: u32,
-    /// End at this virtual time, s; passes under way still count. Trace files only.
+    /// End at this virtual time, s; passes under way still count. Trace files and --replay-mode offline only.
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     pub max_sim_time_seconds: Option<f64>,
     /// Good service: time to the first token, ms.
@@ -167,7 +167,8 @@ pub struct ReplayArgs {
     /// Good service: mean time between tokens, ms.
     #[arg(long, value_name = "MS", allow_negative_numbers = true)]
     pub sla_itl_ms: Option<f64>,
-    /// Good service: arrival to last token, ms; stands alone, but for --semantics 1.4.2.
+    /// Good service: arrival to last token, ms. Beside --sla-ttft-ms and --sla-itl-ms every bound that is given counts;
+    /// Dynamo 1.6.1 itself and the YAML form of predict take it alone.
     #[arg(long, value_name = "MS", allow_negative_numbers = true)]
     pub sla_e2e_ms: Option<f64>,
     /// Where the report goes: a file, or a directory for a name with the time in it [default: the current directory].

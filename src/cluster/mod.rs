@@ -158,6 +158,8 @@ pub struct Facts {
     pub model_dir: std::path::PathBuf,
     /// `lo..hi`: ids of the model that are ordinary text.
     pub token_ids: (Token, Token),
+    /// Ids that end an answer of the model.
+    pub eos_token_ids: Vec<Token>,
 }
 
 impl Cluster {

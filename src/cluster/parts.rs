@@ -163,6 +163,7 @@ fn facts(arbiters: usize, budget: Budget, model: &Model) -> Facts {
         budget,
         model_dir: model.dir.clone(),
         token_ids: model.info.generated_ids,
+        eos_token_ids: model.info.eos_token_ids.clone(),
     }
 }
 

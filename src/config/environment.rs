@@ -10,6 +10,10 @@ use super::settings::Settings;
 type Apply = fn(&mut Settings, &str) -> Result<(), String>;
 
 const KV_CACHE_TRACE: &str = "DYN_MOCKER_KV_CACHE_TRACE";
+const ZMQ_BROKER: &str = "DYN_ZMQ_BROKER_ENABLED";
+
+/// Switches: whatever is not yes is no, as the peer reads them. With what they turn on.
+const SWITCHES: [(&str, &str); 2] = [(KV_CACHE_TRACE, "the trace"), (ZMQ_BROKER, "the search for brokers")];
 
 /// The peer's variables, by name. Empty values count as unset, as the peer reads them.
 const VARIABLES: [(&str, Apply); 24] = [
@@ -35,12 +39,11 @@ const VARIABLES: [(&str, Apply); 24] = [
     }),
     ("NATS_SERVER", |s, v| put(&mut s.nats_server, v)),
     ("DYN_ZMQ_BROKER_URL", |s, v| put(&mut s.zmq_broker_url, v)),
-    ("DYN_ZMQ_BROKER_ENABLED", |s, v| {
-        s.zmq_broker_enabled = Some(truth(v)?);
+    (ZMQ_BROKER, |s, v| {
+        s.zmq_broker_enabled = Some(truth(v).unwrap_or(false));
         Ok(())
     }),
     (KV_CACHE_TRACE, |s, v| {
-        // Whatever is not yes is no, as the peer reads it.
         s.kv_cache_trace = Some(truth(v).unwrap_or(false));
         Ok(())
     }),
@@ -54,19 +57,22 @@ const VARIABLES: [(&str, Apply); 24] = [
 ];
 
 /// What the peer takes for yes and no.
-fn truth(value: &str) -> Result<bool, String> {
+fn truth(value: &str) -> Option<bool> {
     match value.to_ascii_lowercase().as_str() {
-        "1" | "true" | "yes" | "on" => Ok(true),
-        "0" | "false" | "no" | "off" => Ok(false),
-        _ => Err("use true or false".to_owned()),
+        "1" | "true" | "yes" | "on" => Some(true),
+        "0" | "false" | "no" | "off" => Some(false),
+        _ => None,
     }
 }
 
 /// Values that count although they are likely not meant, in words for a log.
-pub(super) fn doubts(environment: &BTreeMap<String, String>) -> Option<String> {
-    let value = environment.get(KV_CACHE_TRACE)?.trim();
-    let unclear = !value.is_empty() && truth(value).is_err();
-    unclear.then(|| format!("{KV_CACHE_TRACE}={value} counts as off; 1, true, yes or on turns the trace on"))
+pub(super) fn doubts(environment: &BTreeMap<String, String>) -> Vec<String> {
+    let unclear = |(name, what): (&str, &str)| {
+        let value = environment.get(name)?.trim();
+        let unclear = !value.is_empty() && truth(value).is_none();
+        unclear.then(|| format!("{name}={value} counts as off; 1, true, yes or on turns {what} on"))
+    };
+    SWITCHES.into_iter().filter_map(unclear).collect()
 }
 
 fn put<T: FromStr>(slot: &mut Option<T>, value: &str) -> Result<(), String>

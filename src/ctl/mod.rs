@@ -162,7 +162,14 @@ fn show(args: &CtlArgs, value: &Value, text: fn(&Value) -> String) -> Result<(),
 fn faults(args: &CtlArgs, client: &Client, command: &FaultCommand) -> Result<(), CtlError> {
     let removed = |_: &Value| "removed".to_owned();
     match command {
-        FaultCommand::List => show(args, &client.get("/v1/faults", &[])?, print::faults),
+        FaultCommand::List => {
+            show(args, &client.get("/v1/faults", &[])?, print::faults)?;
+            if args.json {
+                return Ok(());
+            }
+            let fleet = client.get("/v1/fleet", &[])?;
+            print::forgotten_faults(&fleet["fault_sums"]).map_or(Ok(()), |line| say(&line))
+        }
         FaultCommand::Add { faults, remove } if remove.is_empty() => add(args, client, faults),
         FaultCommand::Add { faults, remove } => {
             let change = json!({"add": parsed(faults)?, "remove": remove});

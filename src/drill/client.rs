@@ -11,6 +11,7 @@ use hyper::{Method, Request, Response};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::connections::{Connection, Connections};
+use super::content::Content;
 use super::record::Failure;
 use super::sse::{Heard, Lines, kept};
 
@@ -41,6 +42,8 @@ pub(super) struct Answer {
     pub(super) last: Option<Duration>,
     pub(super) gap: Duration,
     pub(super) heard: Heard,
+    /// What it ought to consist of, held against what has come.
+    pub(super) content: Option<Content>,
     pub(super) failure: Option<Failure>,
 }
 
@@ -101,9 +104,10 @@ async fn exchange(
         connections.put_back(&authority, connection);
         answer.heard.event(&text);
         answer.heard.done = true;
+        answer.compare();
         let now = begun.elapsed();
         (answer.first, answer.last) = (Some(now), Some(now));
-        return verdict(&answer.heard, tokens);
+        return answer.verdict(tokens);
     }
     let mut lines = Lines::default();
     loop {
@@ -129,9 +133,28 @@ async fn exchange(
             }
         });
         pushed.map_err(|_| failure("malformed", "a line does not end"))?;
+        answer.compare();
     }
     connections.put_back(&authority, connection);
-    verdict(&answer.heard, tokens)
+    answer.verdict(tokens)
+}
+
+impl Answer {
+    /// Holds the ids that have come against what they ought to be.
+    fn compare(&mut self) {
+        let ids = self.heard.ids.drain(..);
+        if let Some(content) = &mut self.content {
+            content.take(ids);
+        }
+    }
+
+    /// Whether it is whole, as long as `asked`, and what was given.
+    fn verdict(&self, asked: Option<u32>) -> Result<(), Failure> {
+        verdict(&self.heard, asked)?;
+        let content = self.content.as_ref();
+        let judged = content.map_or(Ok(()), |content| content.verdict(self.heard.usage_tokens));
+        judged.map_err(|why| failure("wrong_tokens", why))
+    }
 }
 
 /// Whether an answer that has ended is whole, and no longer than that. Its length is what its usage says: a piece may hold
@@ -219,6 +242,7 @@ pub(super) async fn get(authority: &str, path: &str, limit: Duration) -> Option<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::drill::content::tests::{content, tokens};
 
     fn kind(heard: &Heard, asked: Option<u32>) -> Option<String> {
         verdict(heard, asked).err().map(|failure| failure.kind)
@@ -251,6 +275,29 @@ mod tests {
             ..ended(Some(3))
         };
         assert_eq!(kind(&error, Some(10)).as_deref(), Some("error_event"));
+    }
+
+    #[test]
+    fn an_answer_of_other_tokens_than_the_workers_gave_is_no_answer() {
+        let told = |ids: Vec<u32>| {
+            let mut answer = Answer {
+                content: Some(content()),
+                heard: Heard {
+                    finished: true,
+                    done: true,
+                    usage_tokens: Some(10),
+                    ids,
+                    ..Heard::default()
+                },
+                ..Answer::default()
+            };
+            answer.compare();
+            answer.verdict(Some(10)).err().map(|failure| failure.kind)
+        };
+        assert_eq!(told(tokens(0..10)), None);
+        let repeated = told([tokens(0..6), tokens(0..4)].concat());
+        assert_eq!(repeated.as_deref(), Some("wrong_tokens"));
+        assert!(Failure::KINDS.contains(&"wrong_tokens"));
     }
 
     #[test]

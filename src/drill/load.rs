@@ -14,9 +14,11 @@ use tokio_util::task::TaskTracker;
 
 use super::client::{self, Answer, Ask, failure};
 use super::connections::Connections;
+use super::content::Content;
 use super::plan::Plan;
 use super::record::{Failure, Request};
 use super::scenario::load::Load;
+use crate::engine::SeededTokens;
 use crate::types::Token;
 
 /// A client of a closed loop whose request fails at once tries again no sooner than this.
@@ -86,6 +88,8 @@ pub(super) struct Shared {
     pub(super) model: String,
     pub(super) plan: Plan,
     pub(super) targets: Targets,
+    /// What answers consist of; `None`: nobody knows it beforehand.
+    tokens: Option<SeededTokens>,
     /// The drill's start.
     pub(super) epoch: Instant,
     pub(super) results: Arc<Mutex<Vec<Request>>>,
@@ -101,7 +105,7 @@ impl Shared {
     pub(super) fn new(
         (position, load): (usize, Load),
         model: String,
-        (plan, targets): (Plan, Targets),
+        (plan, targets, tokens): (Plan, Targets, Option<SeededTokens>),
         epoch: Instant,
         results: Arc<Mutex<Vec<Request>>>,
         give_up: CancellationToken,
@@ -114,6 +118,7 @@ impl Shared {
             model,
             plan,
             targets,
+            tokens,
             epoch,
             results,
             give_up,
@@ -129,17 +134,24 @@ impl Shared {
         self.load.requests.is_none_or(|most| number < most).then_some(number)
     }
 
-    fn body(&self, prompt: &[Token]) -> Bytes {
+    fn body(&self, number: u64, is_foretold: bool) -> Bytes {
         let tokens = self.load.output_tokens;
+        let prompt: Vec<Token> = self.plan.prompt(number);
         let mut body = json!({
             "model": self.model,
             "prompt": prompt,
             "max_tokens": tokens,
             "min_tokens": tokens,
             "ignore_eos": true,
+            "seed": self.plan.seed(number),
             "stream": self.load.stream,
-            "nvext": {"extra_fields": ["worker_id", "timing"]},
         });
+        let mut extra_fields = vec!["worker_id", "timing"];
+        match self.targets {
+            Targets::Router(_) => extra_fields.extend(is_foretold.then_some("completion_token_ids")),
+            Targets::Workers(_) => body["return_token_ids"] = is_foretold.into(),
+        }
+        body["nvext"] = json!({"extra_fields": extra_fields});
         if self.load.stream {
             body["stream_options"] = json!({"include_usage": true});
         }
@@ -153,13 +165,17 @@ impl Shared {
     /// Sends a request and notes what became of it. Returns whether it went well.
     async fn run(&self, number: u64) -> bool {
         let sent = Instant::now();
-        let mut answer = Answer::default();
+        let content = |tokens| Content::new(tokens, self.plan.seed(number), self.load.prompt_tokens);
+        let mut answer = Answer {
+            content: self.tokens.map(content),
+            ..Answer::default()
+        };
         match self.targets.pick(number) {
             None => answer.failure = Some(failure("connect", "no worker with an HTTP face is alive")),
             Some(authority) => {
                 let ask = Ask {
                     authority,
-                    body: self.body(&self.plan.prompt(number)),
+                    body: self.body(number, answer.content.is_some()),
                     stream: self.load.stream,
                     tokens: Some(self.load.output_tokens),
                     first_token_timeout: self.load.first_token_timeout.duration(),
@@ -198,6 +214,7 @@ impl Shared {
             ended: self.seconds(Instant::now()),
             tokens,
             is_counted: heard.usage_tokens.is_some(),
+            has_ids: answer.content.is_some_and(|content| content.told() > 0),
             gap: answer.gap.as_secs_f64(),
             failure: answer.failure,
             id: heard.id,

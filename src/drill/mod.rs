@@ -36,6 +36,7 @@ pub mod check;
 mod client;
 pub mod command;
 mod connections;
+mod content;
 mod error;
 mod group;
 mod index;

@@ -12,6 +12,7 @@ pub struct Plan {
     gaps: Dice,
     own: Dice,
     groups: Dice,
+    seeds: Dice,
     arrivals: Arrivals,
     prompt_tokens: u32,
     prefix_groups: u32,
@@ -23,6 +24,7 @@ pub struct Plan {
 const GAPS: u64 = 1;
 const OWN: u64 = 2;
 const GROUPS: u64 = 3;
+const SEEDS: u64 = 4;
 
 impl Plan {
     /// The plan of the load at this position. `ids`: `lo..hi`, what prompts are made of.
@@ -32,12 +34,18 @@ impl Plan {
             gaps: dice(GAPS),
             own: dice(OWN),
             groups: dice(GROUPS),
+            seeds: dice(SEEDS),
             arrivals: load.arrivals,
             prompt_tokens: load.prompt_tokens,
             prefix_groups: load.prefix_groups,
             prefix_tokens: load.prefix_tokens,
             ids,
         }
+    }
+
+    /// The seed that a request is sent with. JSON has no larger number that everybody reads alike.
+    pub fn seed(&self, number: u64) -> i64 {
+        i64::try_from(self.seeds.bits(number) >> 12).unwrap_or(0)
     }
 
     /// Time between request `number` of an open loop and the next one, at `rate` requests per second.

@@ -8,6 +8,14 @@ use serde::Serialize;
 use crate::faults::journal::Entry;
 use crate::faults::select::Candidate;
 
+mod moment;
+mod program;
+mod request;
+
+pub use moment::{Moment, Tally};
+pub use program::ProgramRun;
+pub use request::{Failure, Request};
+
 /// Everything that checks and reports look at.
 #[derive(Debug, Clone, Default)]
 pub struct Record {
@@ -68,138 +76,6 @@ pub struct Witness {
     pub problem: Option<String>,
 }
 
-/// A load that is a program, run.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct ProgramRun {
-    /// Name of the load.
-    pub name: String,
-    /// Its words, filled in.
-    pub words: Vec<String>,
-    /// When it was started.
-    pub started: f64,
-    /// When it was over.
-    pub ended: f64,
-    /// How it ended, in words.
-    pub how: String,
-    /// It did not do its part: it could not be started, or ended badly by itself.
-    pub failed: bool,
-    /// What it has reported.
-    pub report: Option<serde_json::Value>,
-    /// The end of what it has printed.
-    pub output: String,
-}
-
-impl ProgramRun {
-    /// Numbers of its report with their keys, in the report's order, at most so many.
-    pub fn figures(&self, most: usize) -> Vec<(String, f64)> {
-        fn collect(path: &str, value: &serde_json::Value, most: usize, figures: &mut Vec<(String, f64)>) {
-            if figures.len() >= most {
-                return;
-            }
-            if let Some(object) = value.as_object() {
-                for (key, value) in object {
-                    let path = if path.is_empty() {
-                        key.clone()
-                    } else {
-                        format!("{path}.{key}")
-                    };
-                    collect(&path, value, most, figures);
-                }
-            } else if let Some(number) = value.as_f64() {
-                figures.push((path.to_owned(), number));
-            }
-        }
-        let mut figures = Vec::new();
-        if let Some(report) = &self.report {
-            collect("", report, most, &mut figures);
-        }
-        figures
-    }
-}
-
-/// One request as its client saw it.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Request {
-    /// Which load, by position.
-    pub load: usize,
-    /// Its number in the load, from 0.
-    pub number: u64,
-    /// When it was sent.
-    pub sent: f64,
-    /// When its first token came.
-    pub first: Option<f64>,
-    /// When its last token came.
-    pub last: Option<f64>,
-    /// When it was over.
-    pub ended: f64,
-    /// Tokens that came.
-    pub tokens: u32,
-    /// Whether the answer itself has told how many tokens it has; else pieces are counted, and its length is not judged.
-    pub is_counted: bool,
-    /// Longest silence after the first token, seconds.
-    pub gap: f64,
-    /// How it ended; `None`: well.
-    pub failure: Option<Failure>,
-    /// Id that the router gave it.
-    pub id: Option<String>,
-    /// Instance that served it, as the router says.
-    pub instance: Option<u64>,
-    /// Workers that it came to, in order, prefill workers left out.
-    pub workers: Vec<u32>,
-    /// Share of the prompt that the router took for cached.
-    pub believed_hit: Option<f64>,
-}
-
-/// How a request failed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Failure {
-    /// Which way: `connect`, `reset`, `http_<status>`, `error_event`, `truncated`, `malformed`, `timeout`, `first_token_timeout`,
-    /// `short_answer` and `long_answer` (fewer or more tokens than were asked for, as its usage says),
-    /// `unfinished` (the drill was over), `not_sent` (too many under way).
-    pub kind: String,
-    /// In words.
-    pub detail: String,
-}
-
-impl Request {
-    /// Time to the first token. One that was given up before it came waited at least so long.
-    pub fn ttft(&self) -> Option<f64> {
-        match (self.first, &self.failure) {
-            (Some(first), _) => Some(first - self.sent),
-            (None, Some(failure)) if failure.is_wait() => Some(self.ended - self.sent),
-            (None, _) => None,
-        }
-    }
-
-    /// Mean time between its tokens.
-    pub fn itl(&self) -> Option<f64> {
-        let span = self.last? - self.first?;
-        (self.tokens > 1).then(|| span / f64::from(self.tokens - 1))
-    }
-}
-
-impl Failure {
-    /// Every kind but `http_<status>`.
-    pub const KINDS: [&str; 11] = [
-        "connect",
-        "reset",
-        "error_event",
-        "truncated",
-        "malformed",
-        "timeout",
-        "first_token_timeout",
-        "short_answer",
-        "long_answer",
-        "unfinished",
-        "not_sent",
-    ];
-
-    /// Whether its client waited in vain.
-    pub fn is_wait(&self) -> bool {
-        matches!(self.kind.as_str(), "timeout" | "first_token_timeout" | "unfinished")
-    }
-}
-
 /// One request as it came to the fleet.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Arrival {
@@ -251,66 +127,6 @@ impl Held {
     /// All of it.
     pub fn sum(self) -> u64 {
         self.streams + self.sequences + self.blocks + self.rooms
-    }
-}
-
-/// A moment of the timeline.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Moment {
-    /// Its name.
-    pub mark: String,
-    /// When.
-    pub at: f64,
-    /// What was done.
-    pub lines: Vec<String>,
-    /// Whether that disturbs the fleet.
-    pub disturbs: bool,
-    /// Its faults, in order, and how often they happened; those that are not on the fleet's list any more are left out.
-    pub faults: Vec<Tally>,
-    /// Workers that it was done to.
-    pub victims: Vec<u32>,
-    /// What could not be done.
-    pub errors: Vec<String>,
-}
-
-/// What came of a fault.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Tally {
-    /// As its step says it.
-    pub line: String,
-    /// How often its turn came.
-    pub asked: u64,
-    /// How often it happened then.
-    pub happened: u64,
-}
-
-impl Moment {
-    /// What was done, each fault with how often it happened.
-    pub fn told(&self) -> String {
-        let mut tallies = self.faults.iter().peekable();
-        let lines = self
-            .lines
-            .iter()
-            .map(|line| match tallies.next_if(|tally| tally.line == *line) {
-                Some(tally) => format!("{line} (happened {})", tally.happened),
-                None => line.clone(),
-            });
-        lines.collect::<Vec<_>>().join("; ")
-    }
-
-    /// Faults that never happened, in words. A step that could not be done says so itself.
-    pub fn idle(&self) -> impl Iterator<Item = String> {
-        let idle = self
-            .faults
-            .iter()
-            .filter(|tally| tally.happened == 0 && self.errors.is_empty());
-        idle.map(|tally| {
-            let times = if tally.asked == 1 { "time" } else { "times" };
-            format!(
-                "step {}: {}: this fault never happened (its turn came {} {times}), and the drill says nothing about it",
-                self.mark, tally.line, tally.asked
-            )
-        })
     }
 }
 
@@ -378,15 +194,28 @@ impl Record {
         }
     }
 
-    /// Says so when there are answers that do not tell their length.
-    pub fn note_uncounted(&mut self) {
-        let uncounted = |request: &&Request| request.failure.is_none() && !request.is_counted;
-        let many = self.requests.iter().filter(uncounted).count();
-        if many > 0 {
-            self.notes.push(format!(
-                "{many} answers came without usage.completion_tokens: nobody can tell whether they are as long as asked for"
+    /// Says so when there are answers that do not tell their length, or not what they consist of. `unforetold`: why no
+    /// client knows that beforehand, so that nobody has asked.
+    pub fn note_unjudged(&mut self, unforetold: Option<&str>) {
+        let answers = || self.requests.iter().filter(|request| request.failure.is_none());
+        let uncounted = answers().filter(|request| !request.is_counted).count();
+        let (all, unnamed) = (answers().count(), answers().filter(|request| !request.has_ids).count());
+        let mut notes = Vec::new();
+        if uncounted > 0 {
+            notes.push(format!(
+                "{uncounted} answers came without usage.completion_tokens: nobody can tell whether they are as long as \
+                 asked for"
             ));
         }
+        match unforetold {
+            Some(why) if all > 0 => notes.push(format!("what answers consist of was not looked at: {why}")),
+            None if unnamed > 0 => notes.push(format!(
+                "{unnamed} answers came without the ids of their tokens (nvext.completion_token_ids): nobody can tell \
+                 whether they are what the workers gave"
+            )),
+            Some(_) | None => {}
+        }
+        self.notes.extend(notes);
     }
 
     /// Takes out requests that the drill has sent for its own ends.
@@ -432,43 +261,10 @@ impl Record {
 
 #[cfg(test)]
 pub(super) mod tests {
+    pub(in crate::drill) use super::request::tests::{failed, request};
     use super::*;
+    use crate::faults::select::KvEvents;
     use crate::types::WorkerId;
-
-    /// A request of 4 tokens, 10 ms apart, whose first token came after `ttft` seconds.
-    pub(in crate::drill) fn request(sent: f64, ttft: f64) -> Request {
-        Request {
-            load: 0,
-            number: 0,
-            sent,
-            first: Some(sent + ttft),
-            last: Some(sent + ttft + 0.03),
-            ended: sent + ttft + 0.03,
-            tokens: 4,
-            is_counted: true,
-            gap: 0.01,
-            failure: None,
-            id: None,
-            instance: None,
-            workers: Vec::new(),
-            believed_hit: None,
-        }
-    }
-
-    pub(in crate::drill) fn failed(sent: f64, kind: &str, after: f64) -> Request {
-        Request {
-            first: None,
-            last: None,
-            ended: sent + after,
-            tokens: 0,
-            is_counted: false,
-            failure: Some(Failure {
-                kind: kind.to_owned(),
-                detail: String::new(),
-            }),
-            ..request(sent, 0.0)
-        }
-    }
 
     /// Ten seconds with a router and four workers; w1 is struck at 4 s.
     pub(in crate::drill) fn record() -> Record {
@@ -483,7 +279,7 @@ pub(super) mod tests {
                     alive: true,
                     requests: 0,
                     cached_blocks: 0,
-                    durable_events: false,
+                    events: KvEvents::default(),
                 })
                 .collect(),
             prefill: vec![false; 4],
@@ -531,39 +327,20 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_step_tells_how_often_its_faults_happened_and_which_never_did() {
-        let tally = |line: &str, asked, happened| Tally {
-            line: line.to_owned(),
-            asked,
-            happened,
-        };
-        let mut moment = record().moments.remove(0);
-        moment.lines = ["w0 slow factor=2", "heal w1", "w0 cut tokens=9"]
-            .map(str::to_owned)
-            .to_vec();
-        moment.faults = vec![tally("w0 slow factor=2", 7, 7), tally("w0 cut tokens=9", 1, 0)];
-        assert_eq!(
-            moment.told(),
-            "w0 slow factor=2 (happened 7); heal w1; w0 cut tokens=9 (happened 0)"
-        );
-        let idle: Vec<String> = moment.idle().collect();
-        assert_eq!(idle.len(), 1);
-        let words = "step crash: w0 cut tokens=9: this fault never happened (its turn came 1 time)";
-        assert!(idle[0].starts_with(words), "{idle:?}");
-        moment.errors.push("no such worker".to_owned());
-        assert_eq!(moment.idle().count(), 0, "what could not be done is an error");
-    }
-
-    #[test]
-    fn answers_that_do_not_tell_their_length_are_noted() {
+    fn answers_that_do_not_tell_their_length_or_their_tokens_are_noted() {
         let mut record = record();
         record.requests = vec![request(1.0, 0.1), failed(1.0, "reset", 0.1)];
-        record.note_uncounted();
+        record.note_unjudged(None);
         assert!(record.notes.is_empty(), "{:?}", record.notes);
         record.requests[0].is_counted = false;
-        record.note_uncounted();
+        record.requests[0].has_ids = false;
+        record.note_unjudged(None);
+        record.note_unjudged(Some("they think"));
+        let starts = |index: usize, words: &str| record.notes[index].starts_with(words);
+        assert!(starts(0, "1 answers came without usage"), "{:?}", record.notes);
+        assert!(starts(1, "1 answers came without the ids"), "{:?}", record.notes);
         assert!(
-            record.notes[0].starts_with("1 answers came without"),
+            starts(3, "what answers consist of was not looked at: they think"),
             "{:?}",
             record.notes
         );

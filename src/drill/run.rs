@@ -36,8 +36,7 @@ use super::watcher::Watcher;
 use crate::actors::control::Control;
 use crate::cluster::Cluster;
 use crate::config::Config;
-use crate::faults::Selector;
-use crate::faults::select::Candidate;
+use crate::faults::{FaultError, Selector};
 
 /// Puts a router in front of a fleet that has just come up; the answer is its address, `http://host:port`.
 pub type MakeRouter<'a> = Box<dyn FnOnce(&Cluster, &Config) -> Result<String, String> + 'a>;
@@ -140,7 +139,7 @@ pub fn attempt(scenario: &Scenario, options: Options<'_>) -> Result<Report, Unfi
         .map_err(|error| DrillError::Io("start a runtime".into(), error))?;
     tell("starting the fleet");
     let cluster = Cluster::start(&config)?;
-    refuse_unknown_workers(scenario, &cluster.control().registry().candidates())?;
+    refuse_what_is_not_there(scenario, cluster.control())?;
     let front = match make {
         None => front,
         Some(make) => {
@@ -183,30 +182,29 @@ fn refuse_what_says_nothing(scenario: &Scenario, direct: bool) -> Result<(), Dri
     Ok(())
 }
 
-/// A step or a check about workers that this fleet does not have.
-fn refuse_unknown_workers(scenario: &Scenario, fleet: &[Candidate]) -> Result<(), DrillError> {
-    let many = fleet.len();
-    let refuse = |what: &str, select: &Selector| {
-        Err(DrillError::Input(format!(
-            "{}: {what:?}: {select} names no worker of this fleet of {many}",
-            scenario.path.display()
-        )))
+/// A step or a check about workers, or parts of workers, that this fleet does not have.
+fn refuse_what_is_not_there(scenario: &Scenario, control: &Control) -> Result<(), DrillError> {
+    let fleet = control.registry().candidates();
+    let refuse = |what: &str, why: &FaultError| {
+        let path = scenario.path.display();
+        Err(DrillError::Input(format!("{path}: {what:?}: {why}")))
+    };
+    let named = |select: &Selector| {
+        select
+            .unmatched(&fleet)
+            .map_or(Ok(()), |part| Err(FaultError::Nobody(part)))
     };
     for (line, action) in scenario.steps.iter().flat_map(|step| &step.actions) {
-        let select = match action {
-            Action::Fault(fault) => &fault.select,
-            Action::Order(_, select) => select,
-            Action::ClearFaults | Action::Load { .. } => continue,
+        let possible = match action {
+            Action::Fault(fault) => control.check_fault(fault),
+            Action::Order(_, select) => named(select),
+            Action::ClearFaults | Action::Load { .. } => Ok(()),
         };
-        if !select.can_match(fleet) {
-            return refuse(line, select);
-        }
+        possible.or_else(|why| refuse(line, &why))?;
     }
     for check in &scenario.checks {
-        if let Quantity::Reaching(Whom::Named(select)) = &check.condition.quantity
-            && !select.can_match(fleet)
-        {
-            return refuse(&check.expect, select);
+        if let Quantity::Reaching(Whom::Named(select)) = &check.condition.quantity {
+            named(select).or_else(|why| refuse(&check.expect, &why))?;
         }
     }
     Ok(())
@@ -369,6 +367,7 @@ impl Stage<'_> {
         let epoch = Instant::now();
         let results: Arc<Mutex<Vec<Request>>> = Arc::default();
         let (give_up, requests) = (CancellationToken::new(), TaskTracker::new());
+        let foretold = stage::foretold(self.config, self.cluster);
         let mut paces = BTreeMap::new();
         let mut loops = Vec::new();
         for (position, load) in scenario.loads.iter().enumerate() {
@@ -377,7 +376,7 @@ impl Stage<'_> {
             let shared = Arc::new(Shared::new(
                 (position, load.clone()),
                 load.model.clone().unwrap_or_else(|| self.config.model_name.clone()),
-                (plan, targets),
+                (plan, targets, foretold.ok()),
                 epoch,
                 Arc::clone(&results),
                 give_up.clone(),
@@ -455,7 +454,8 @@ impl Stage<'_> {
         for running in loops {
             running.abort();
         }
-        marks.count().await;
+        // What they strike from now on is struck because of them all the same: a stream that is still to be cut.
+        marks.keep_counters().await;
         self.mend(&mut record).await;
         if broken.is_some() {
             // Nobody waits for what they would report.
@@ -475,7 +475,7 @@ impl Stage<'_> {
         let own = truth.map_or_else(Vec::new, Truth::own_requests);
         record.leave_out(&own.into_iter().collect());
         record.join();
-        record.note_uncounted();
+        record.note_unjudged(foretold.err());
         (record, broken.or_else(|| self.stop.reason()))
     }
 

@@ -5,6 +5,8 @@ use std::iter;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::types::Token;
+
 /// Longest line of a stream.
 const MAX_LINE: usize = 1 << 20;
 
@@ -65,6 +67,8 @@ struct Chunk {
 struct Choice {
     text: Option<String>,
     finish_reason: Option<String>,
+    /// As an engine's own face tells them.
+    token_ids: Option<Vec<Token>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -76,6 +80,8 @@ struct Usage {
 struct Nvext {
     worker_id: Option<WorkerIds>,
     timing: Option<Timing>,
+    /// As a Dynamo frontend tells them.
+    completion_token_ids: Option<Vec<Token>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -99,6 +105,8 @@ pub struct Heard {
     pub believed_hit: Option<f64>,
     /// Pieces of text.
     pub texts: u32,
+    /// Ids of tokens that have come since somebody took them from here.
+    pub ids: Vec<Token>,
     /// Tokens, as the usage at the end says.
     pub usage_tokens: Option<u32>,
     /// A finish reason has come.
@@ -144,6 +152,7 @@ impl Heard {
         if let Some(nvext) = chunk.nvext {
             self.instance = self.instance.or(nvext.worker_id.and_then(|ids| ids.decode_worker_id));
             self.believed_hit = self.believed_hit.or(nvext.timing.and_then(|timing| timing.kv_hit_rate));
+            self.ids.extend(nvext.completion_token_ids.into_iter().flatten());
         }
         if let Some(tokens) = chunk.usage.and_then(|usage| usage.completion_tokens) {
             self.usage_tokens = Some(tokens);
@@ -153,6 +162,7 @@ impl Heard {
             let ends = choice.finish_reason.is_some();
             self.finished |= ends;
             // The piece that only ends an answer is no token.
+            self.ids.extend(choice.token_ids.into_iter().flatten());
             has_text |= choice.text.is_some_and(|text| !(ends && text.is_empty()));
         }
         self.texts += u32::from(has_text);

@@ -10,7 +10,7 @@ use super::scenario::load::Target;
 use super::scenario::{Fleet, Scenario};
 use crate::cluster::Cluster;
 use crate::config::{Config, ConfigFile, DiscoveryBackend, Group, Merged, Ports, RequestPlane, Settings, layers};
-use crate::engine::WorkerRole;
+use crate::engine::{EngineConfig, SeededTokens, WorkerRole};
 use crate::transport::discovery::DiscoveryConfig;
 
 /// How the fleet is to be.
@@ -91,6 +91,30 @@ pub(super) fn expected(config: &Config, cluster: &Cluster) -> Expected {
             .collect::<BTreeSet<_>>(),
         prompt: (0..8).map(|place| (first + place).min(end - 1)).collect(),
     }
+}
+
+/// The tokens of every answer, as its client knows them beforehand.
+///
+/// # Errors
+/// Why no client can know them.
+pub(super) fn foretold(config: &Config, cluster: &Cluster) -> Result<SeededTokens, &'static str> {
+    let (first, end) = cluster.facts().token_ids;
+    if cluster.facts().eos_token_ids.iter().any(|id| (first..end).contains(id)) {
+        return Err("an id that ends answers is among those that workers draw");
+    }
+    let seed = config.groups.first().map(|group| group.engine.seed);
+    let mut found = Err("there are no workers");
+    for group in &config.groups {
+        if Some(group.engine.seed) != seed {
+            return Err("groups of workers draw tokens by different seeds");
+        }
+        let engine = EngineConfig {
+            token_ids: (first, end),
+            ..group.engine.clone()
+        };
+        found = Ok(SeededTokens::of(&engine).ok_or("answers begin with reasoning, or have another emulator's tokens")?);
+    }
+    found
 }
 
 /// What placeholders of a router's command stand for.

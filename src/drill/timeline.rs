@@ -1,6 +1,7 @@
 //! Does what the timeline says, and notes what became of it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
@@ -12,6 +13,7 @@ use crate::actors::control::Control;
 use crate::actors::death::Death;
 use crate::actors::path::ActorPath;
 use crate::faults::journal::{Entry, Event};
+use crate::faults::table::OpenFault;
 use crate::faults::{FaultId, Selector};
 use crate::types::WorkerId;
 
@@ -24,8 +26,9 @@ pub(super) struct Timeline {
     moments: Vec<Moment>,
     /// Faults, the moments that they belong to, and their lines there.
     faults: BTreeMap<FaultId, (usize, String)>,
-    /// How often their turn came, and how often they happened.
-    counts: BTreeMap<FaultId, (u64, u64)>,
+    /// What is counted of them, wherever they have struck. Kept: it is read when the drill is over, and by then they are
+    /// removed.
+    counters: BTreeMap<FaultId, Vec<Arc<OpenFault>>>,
 }
 
 impl Timeline {
@@ -42,7 +45,7 @@ impl Timeline {
             epoch,
             moments: Vec::new(),
             faults: BTreeMap::new(),
-            counts: BTreeMap::new(),
+            counters: BTreeMap::new(),
         }
     }
 
@@ -50,6 +53,8 @@ impl Timeline {
     pub(super) async fn run(&mut self, steps: &[Step]) {
         for (index, step) in steps.iter().enumerate() {
             sleep_until(self.epoch + step.at.duration()).await;
+            // Before faults that are over make way in the list for those of this step.
+            self.keep_counters().await;
             let mut moment = Moment {
                 mark: step.mark.clone(),
                 at: self.epoch.elapsed().as_secs_f64(),
@@ -79,7 +84,7 @@ impl Timeline {
                 Ok(())
             }
             Action::ClearFaults => {
-                self.count().await;
+                self.keep_counters().await;
                 let removed = self.control.change_faults(None, Vec::new()).await;
                 removed.map(drop).map_err(|error| error.to_string())
             }
@@ -108,11 +113,14 @@ impl Timeline {
         }
     }
 
-    /// Notes what has come of the faults; those that are removed are not on the list any more.
-    pub(super) async fn count(&mut self) {
-        for listed in self.control.faults().await {
-            self.counts.insert(listed.id, (listed.asked, listed.happened));
+    /// Keeps what is counted of the faults: one that is removed, or long over, is not on the list any more.
+    pub(super) async fn keep_counters(&mut self) {
+        if self.faults.is_empty() {
+            return;
         }
+        let own = self.control.fault_counters().await;
+        self.counters
+            .extend(own.into_iter().filter(|(id, _)| self.faults.contains_key(id)));
     }
 
     async fn choose(&self, select: &Selector, index: usize) -> Result<Vec<WorkerId>, String> {
@@ -147,7 +155,8 @@ impl Timeline {
         self
     }
 
-    /// The moments, with the workers that their faults have struck and what these could not do to them.
+    /// The moments, with the workers that their faults have struck, how often these have happened up to now, and what they
+    /// could not do.
     pub(super) fn tell(mut self, journal: &[Entry]) -> Vec<Moment> {
         for entry in journal {
             let (Event::Opened { id, .. } | Event::Done { id: Some(id), .. }) = &entry.event else {
@@ -170,8 +179,12 @@ impl Timeline {
             }
         }
         for (id, (index, line)) in self.faults {
-            if let (Some(moment), Some(&(asked, happened))) = (self.moments.get_mut(index), self.counts.get(&id)) {
-                moment.faults.push(Tally { line, asked, happened });
+            if let (Some(moment), Some(struck)) = (self.moments.get_mut(index), self.counters.get(&id)) {
+                moment.faults.push(Tally {
+                    line,
+                    asked: struck.iter().map(|open| open.asked()).sum(),
+                    happened: struck.iter().map(|open| open.happened()).sum(),
+                });
             }
         }
         for moment in &mut self.moments {

@@ -54,7 +54,7 @@ impl Generator {
     }
 
     /// Start of a request's stream.
-    fn stream(self, key: u64) -> u64 {
+    pub(super) fn stream(self, key: u64) -> u64 {
         mix(self.seed ^ mix(key))
     }
 

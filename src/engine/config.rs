@@ -417,6 +417,12 @@ pub enum ConfigError {
     /// Only the native pool knows which of its memory is still read.
     #[error("num_host_blocks needs the native KV pool; drop --eviction-backend, or use --num-g2-blocks")]
     WriteThroughOfNative,
+    /// Only workers that do both parts of the work look for blocks below the host (Dynamo 1.6.1).
+    #[error(
+        "a disk below num_host_blocks (num_g3_blocks, g3_offload) is for aggregated workers; leave it out, or use \
+         --num-g2-blocks"
+    )]
+    DiskOfAggregated,
     /// Not a speed or a time.
     #[error("bandwidths between tiers and their latencies must be finite and non-negative")]
     TierBandwidth,

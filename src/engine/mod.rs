@@ -15,6 +15,7 @@ mod group;
 mod handoff;
 mod kv;
 mod reasoning;
+mod seeded;
 mod sequence;
 pub mod sglang;
 mod slab;
@@ -42,6 +43,7 @@ pub use handoff::{Handoff, HandoffFact, HandoffRefused, KvTransfer};
 pub use kv::backend::{EvictionBackend, G1Backend};
 pub use kv::logical::{BlockIdentity, LogicalPool, Registered};
 pub use reasoning::Reasoning;
+pub use seeded::SeededTokens;
 pub use timing::{DecodeBatch, PassTiming, PrefillBatch, Profile, ProfileError, ProfilePoints};
 
 /// An engine for `config` with the timing model that it names.
@@ -110,6 +112,13 @@ pub trait Engine: Handoff + Send {
     /// then. `None`: never.
     fn wakes_at(&self) -> Option<SimTime> {
         None
+    }
+
+    /// Between passes, when [`Engine::wakes_at`] says so: ends the transfers below the GPU that are over by `now` and moves
+    /// what has changed into `pass`, which holds nothing else afterwards. Nobody runs: use [`Engine::step`] for that.
+    fn end_transfers(&mut self, now: SimTime, pass: &mut Pass) {
+        let _ = now;
+        pass.clear();
     }
 
     /// Drops every unreferenced cached block; returns the events (empty when nothing was cached).

@@ -1,6 +1,7 @@
 //! What is to be done to workers because of faults, and when.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
 use std::time::Duration;
 
 use super::FaultId;
@@ -47,31 +48,6 @@ impl Act {
             Self::ClearCache { .. } => "clear_cache",
         }
     }
-
-    /// Whether a fault of this kind has happened with it; its other steps come before that, or make it good.
-    pub const fn is_deed_of(&self, kind: &Kind) -> bool {
-        match kind {
-            Kind::Life(LifeFault::Crash { .. } | LifeFault::Flap { .. }) => matches!(self, Self::Crash { .. }),
-            Kind::Life(LifeFault::Panic { .. }) => matches!(self, Self::Panic { .. }),
-            Kind::Life(LifeFault::Drain { .. }) => matches!(self, Self::Drain),
-            Kind::Life(LifeFault::Restart { .. }) => matches!(self, Self::Restart { .. }),
-            Kind::Purge(PurgeFault::ClearCache { .. }) => matches!(self, Self::ClearCache { .. }),
-            Kind::Condition(_)
-            | Kind::Pass(_)
-            | Kind::Door(_)
-            | Kind::Admission(_)
-            | Kind::Answer(_)
-            | Kind::Capacity(_)
-            | Kind::Request(_)
-            | Kind::Response(_)
-            | Kind::Event(_)
-            | Kind::Storm(_)
-            | Kind::Recovery(_)
-            | Kind::Discovery(_)
-            | Kind::Metrics(_)
-            | Kind::Rendezvous(_) => false,
-        }
-    }
 }
 
 /// One thing to do.
@@ -83,6 +59,95 @@ pub struct Step {
     pub worker: WorkerId,
     /// What.
     pub act: Act,
+    /// Whether the fault has happened with it; its other steps come before that, or make it good.
+    pub is_deed: bool,
+}
+
+/// A first step, before it is known whose.
+struct First {
+    /// Time from the fault's start.
+    after: Duration,
+    act: Act,
+    is_deed: bool,
+}
+
+impl First {
+    /// What the fault is for, at once.
+    fn deed(act: Act) -> Self {
+        Self {
+            after: Duration::ZERO,
+            act,
+            is_deed: true,
+        }
+    }
+
+    /// What makes it good, after so many ms.
+    fn mend(after_ms: f64, same_id: bool) -> Self {
+        Self {
+            after: span_of_ms(after_ms),
+            act: Act::Restart { same_id },
+            is_deed: false,
+        }
+    }
+}
+
+/// First steps of what is done once, and does not stay in force; `None`: it is no such kind.
+fn first_steps(kind: &Kind) -> Option<Vec<First>> {
+    let life = match kind {
+        Kind::Life(life) => life,
+        Kind::Purge(PurgeFault::ClearCache { event, late_ms }) => {
+            return Some(vec![First::deed(Act::ClearCache {
+                told: *event,
+                late: span_of_ms(*late_ms),
+            })]);
+        }
+        Kind::Condition(_)
+        | Kind::Pass(_)
+        | Kind::Door(_)
+        | Kind::Admission(_)
+        | Kind::Answer(_)
+        | Kind::Capacity(_)
+        | Kind::Request(_)
+        | Kind::Response(_)
+        | Kind::Event(_)
+        | Kind::Storm(_)
+        | Kind::Recovery(_)
+        | Kind::Discovery(_)
+        | Kind::Metrics(_)
+        | Kind::Rendezvous(_) => return None,
+    };
+    let (deed, mend) = match life {
+        LifeFault::Crash {
+            actor,
+            restart_after_ms,
+            same_id,
+        } => (
+            First::deed(Act::Crash { actor: actor.clone() }),
+            restart_after_ms.map(|after| First::mend(after, *same_id)),
+        ),
+        LifeFault::Panic { actor } => (First::deed(Act::Panic { actor: actor.clone() }), None),
+        LifeFault::Drain {
+            restart_after_ms,
+            same_id,
+        } => (
+            First::deed(Act::Drain),
+            restart_after_ms.map(|after| First::mend(after, *same_id)),
+        ),
+        LifeFault::Restart { same_id } => {
+            let crash = First {
+                is_deed: false,
+                ..First::deed(Act::Crash { actor: None })
+            };
+            return Some(vec![crash, First::deed(Act::Restart { same_id: *same_id })]);
+        }
+        LifeFault::Flap { .. } => (First::deed(Act::Crash { actor: None }), None),
+    };
+    Some(iter::once(deed).chain(mend).collect())
+}
+
+/// Whether a fault of this kind is over with its last step.
+pub(super) fn is_done_once(kind: &Kind) -> bool {
+    first_steps(kind).is_some()
 }
 
 /// Steps that are planned.
@@ -129,61 +194,21 @@ impl Agenda {
         self.steps.values().map(|step| step.fault).collect()
     }
 
-    fn plan(&mut self, at: SimTime, fault: FaultId, worker: WorkerId, act: Act) {
+    fn plan(&mut self, at: SimTime, step: Step) {
         self.planned += 1;
-        self.steps.insert((at, self.planned), Step { fault, worker, act });
+        self.steps.insert((at, self.planned), step);
     }
 
     /// First steps of what is done once.
-    pub(super) fn begin(&mut self, id: FaultId, kind: &Kind, worker: WorkerId, now: SimTime) {
-        let mut plan = |after: Option<f64>, act| self.plan(now + span_of_ms(after.unwrap_or(0.0)), id, worker, act);
-        match kind {
-            Kind::Life(LifeFault::Crash {
-                actor,
-                restart_after_ms,
-                same_id,
-            }) => {
-                plan(None, Act::Crash { actor: actor.clone() });
-                if restart_after_ms.is_some() {
-                    plan(*restart_after_ms, Act::Restart { same_id: *same_id });
-                }
-            }
-            Kind::Life(LifeFault::Panic { actor }) => plan(None, Act::Panic { actor: actor.clone() }),
-            Kind::Life(LifeFault::Drain {
-                restart_after_ms,
-                same_id,
-            }) => {
-                plan(None, Act::Drain);
-                if restart_after_ms.is_some() {
-                    plan(*restart_after_ms, Act::Restart { same_id: *same_id });
-                }
-            }
-            Kind::Life(LifeFault::Restart { same_id }) => {
-                plan(None, Act::Crash { actor: None });
-                plan(None, Act::Restart { same_id: *same_id });
-            }
-            Kind::Life(LifeFault::Flap { .. }) => plan(None, Act::Crash { actor: None }),
-            Kind::Purge(PurgeFault::ClearCache { event, late_ms }) => plan(
-                None,
-                Act::ClearCache {
-                    told: *event,
-                    late: span_of_ms(*late_ms),
-                },
-            ),
-            Kind::Condition(_)
-            | Kind::Pass(_)
-            | Kind::Door(_)
-            | Kind::Admission(_)
-            | Kind::Answer(_)
-            | Kind::Capacity(_)
-            | Kind::Request(_)
-            | Kind::Response(_)
-            | Kind::Event(_)
-            | Kind::Storm(_)
-            | Kind::Recovery(_)
-            | Kind::Discovery(_)
-            | Kind::Metrics(_)
-            | Kind::Rendezvous(_) => {}
+    pub(super) fn begin(&mut self, fault: FaultId, kind: &Kind, worker: WorkerId, now: SimTime) {
+        for First { after, act, is_deed } in first_steps(kind).unwrap_or_default() {
+            let step = Step {
+                fault,
+                worker,
+                act,
+                is_deed,
+            };
+            self.plan(now + after, step);
         }
     }
 
@@ -198,21 +223,18 @@ impl Agenda {
         else {
             return;
         };
-        let after = |beat: Duration| if at + beat > now { at + beat } else { now + beat };
-        match step.act {
-            Act::Crash { .. } => self.plan(
-                after(span_of_ms(down_ms)),
-                step.fault,
-                step.worker,
-                Act::Restart { same_id },
-            ),
-            Act::Restart { .. } => self.plan(
-                after(span_of_ms(up_ms)),
-                step.fault,
-                step.worker,
-                Act::Crash { actor: None },
-            ),
-            Act::Panic { .. } | Act::Drain | Act::ClearCache { .. } => {}
-        }
+        let (beat, act, is_deed) = match step.act {
+            Act::Crash { .. } => (down_ms, Act::Restart { same_id }, false),
+            Act::Restart { .. } => (up_ms, Act::Crash { actor: None }, true),
+            Act::Panic { .. } | Act::Drain | Act::ClearCache { .. } => return,
+        };
+        let beat = span_of_ms(beat);
+        let at = if at + beat > now { at + beat } else { now + beat };
+        let step = Step {
+            act,
+            is_deed,
+            ..step.clone()
+        };
+        self.plan(at, step);
     }
 }

@@ -9,8 +9,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 
-use super::{Fault, FaultId};
 use crate::types::{SimTime, WorkerId};
+
+mod event;
+
+pub use event::Event;
 
 /// Entries kept of each sort.
 const KEPT: usize = 16_384;
@@ -25,82 +28,6 @@ pub struct Entry {
     /// What.
     #[serde(flatten)]
     pub event: Event,
-}
-
-/// What an entry says.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(tag = "event", rename_all = "snake_case")]
-pub enum Event {
-    /// A fault was added.
-    Added {
-        /// Its number.
-        id: FaultId,
-        /// The fault.
-        fault: Fault,
-    },
-    /// A fault was removed.
-    Removed {
-        /// Its number.
-        id: FaultId,
-    },
-    /// Its window opened.
-    Opened {
-        /// Its number.
-        id: FaultId,
-        /// Whom it strikes.
-        workers: Vec<WorkerId>,
-    },
-    /// Its window closed, or what it was for is done.
-    Closed {
-        /// Its number.
-        id: FaultId,
-    },
-    /// It was taken off some workers.
-    Healed {
-        /// Whose.
-        workers: Vec<WorkerId>,
-    },
-    /// Dice were thrown at a gate.
-    Drawn {
-        /// The fault.
-        id: FaultId,
-        /// Whose gate.
-        worker: WorkerId,
-        /// How often this gate of this worker had thrown for this fault before.
-        draw: u64,
-        /// Whether it happens.
-        hit: bool,
-    },
-    /// Something was done to an actor.
-    Done {
-        /// Because of this fault; `None`: by command.
-        id: Option<FaultId>,
-        /// Actor path.
-        path: String,
-        /// What.
-        act: &'static str,
-        /// Why it could not be done.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        error: Option<String>,
-    },
-    /// An actor died more often than it may; what it belongs to dies with it, and a worker stays dead.
-    GaveUp {
-        /// The worker.
-        worker: WorkerId,
-        /// Path of the actor that died too often.
-        path: String,
-        /// Deaths that are made good within a window.
-        budget: u32,
-        /// Length of a window, seconds.
-        window_s: f64,
-    },
-    /// A worker is somewhere else in its life.
-    State {
-        /// Which one.
-        worker: WorkerId,
-        /// Where.
-        state: &'static str,
-    },
 }
 
 /// A request that came to the fleet, whether it was taken or not.
@@ -284,6 +211,7 @@ impl Journal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::faults::FaultId;
 
     #[test]
     fn requests_are_noted_once_somebody_wants_to_know() {

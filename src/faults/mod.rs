@@ -7,6 +7,8 @@
 //! | [`mod@line`] | the one-line form, as on a command line |
 //! | [`table`] | what one worker's gates ask; one relaxed load while it is empty |
 //! | [`ledger`] | all faults of a fleet: windows and choices |
+//! | [`standing`] | one fault as a fleet has it |
+//! | [`tally`] | what has come of all of them, also of those that are listed no more |
 //! | [`agenda`] | what is to be done to workers because of them: crashes, restarts of one that flaps |
 //! | [`journal`] | what happened and what was drawn, bounded |
 //! | [`draw`] | the seeded dice |
@@ -21,7 +23,9 @@ pub mod kind;
 pub mod ledger;
 pub mod line;
 pub mod select;
+pub mod standing;
 pub mod table;
+pub mod tally;
 
 use std::fmt;
 use std::time::Duration;

@@ -60,11 +60,6 @@ impl OpenFault {
         self.happened.fetch_add(u64::from(done), Relaxed);
     }
 
-    /// Its kind.
-    pub fn kind(&self) -> &Kind {
-        &self.kind
-    }
-
     pub(super) fn is_closer_than(&self, other: &Self) -> std::cmp::Ordering {
         (other.level, other.id).cmp(&(self.level, self.id))
     }

@@ -96,6 +96,16 @@ fn unusable_engine_documents_name_the_path_and_the_nearest_key() {
         r#"{"num_g3_blocks": 5}"#,
         &["`num_g3_blocks` 5", "requires --num-g2-blocks or --num-host-blocks"],
     );
+    let tiers = |role: &str, bytes: u32| {
+        format!(
+            r#"{{"engine": {{"worker_type": "{role}", "kv_cache_bytes_per_token": {bytes},
+                "native_host_offload": {{"num_host_blocks": 8}},
+                "g3_offload": {{"scope": "worker_local", "num_g3_blocks": 8}}}}}}"#
+        )
+    };
+    refused(&tiers("prefill", 1), &["g3_offload", "aggregated workers"]);
+    refused(&tiers("decode", 1), &["g3_offload", "aggregated workers"]);
+    refused(&tiers("aggregated", 0), &["kv_cache_bytes_per_token", "positive"]);
     refused(
         r#"{"engine": {"max_num_seqs": 4294967296}}"#,
         &["`engine.max_num_seqs`", "the largest limit is 4294967295"],

@@ -134,7 +134,7 @@ fn a_mixed_fleet_is_told_of_what_no_group_reads_and_of_what_a_group_says_for_its
 }
 
 #[test]
-fn a_trace_that_is_neither_on_nor_off_is_off_and_told() {
+fn a_switch_that_is_neither_on_nor_off_is_off_and_told() {
     for (value, on, warned) in [
         ("1", true, false),
         ("TRUE", true, false),
@@ -155,4 +155,12 @@ fn a_trace_that_is_neither_on_nor_off_is_off_and_told() {
         assert_eq!(told.len(), usize::from(warned), "{value}: {told:?}");
         assert!(told.iter().all(|line| line.contains("counts as off")), "{told:?}");
     }
+    let brokers = Scene::new().set("DYN_ZMQ_BROKER_ENABLED", "banana");
+    assert!(brokers.printed(&[]).contains("zmq_broker_enabled = false  # "));
+    let told = told(&brokers, "", &[]);
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(
+        told[0].contains("DYN_ZMQ_BROKER_ENABLED=banana counts as off"),
+        "{told:?}"
+    );
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use ghostfleet::drill::check::judge;
 use ghostfleet::drill::record::{Arrival, Drift, Failure, Held, Moment, Request, Sample};
 use ghostfleet::drill::{Record, Scenario, Status};
-use ghostfleet::faults::select::Candidate;
+use ghostfleet::faults::select::{Candidate, KvEvents};
 use ghostfleet::types::WorkerId;
 
 use crate::scene::drills;
@@ -72,6 +72,7 @@ fn ruined(scenario: &Scenario, noise: bool) -> Record {
         instance: None,
         workers: vec![0],
         is_counted: true,
+        has_ids: true,
         believed_hit: Some(0.9),
     };
     let mut record = Record {
@@ -91,7 +92,7 @@ fn ruined(scenario: &Scenario, noise: bool) -> Record {
             alive: true,
             requests: 0,
             cached_blocks: 0,
-            durable_events: false,
+            events: KvEvents::default(),
         })
         .collect();
     record.moments = scenario

@@ -1,7 +1,8 @@
 //! Verdicts, evidence, choices.
 
+use ghostfleet::drill::record::Request;
 use ghostfleet::drill::report::{document, junit, page};
-use ghostfleet::drill::{DrillError, Front, Options, Report, Status, Verdict, run};
+use ghostfleet::drill::{DrillError, Front, Options, Report, Scenario, Status, Verdict, run};
 use ghostfleet::faults::journal::Event;
 
 use crate::scene::{run_with, scenario};
@@ -33,11 +34,9 @@ fn a_healthy_fleet_passes_and_what_clients_saw_is_on_record() {
     assert_eq!(report.verdict, Verdict::Pass, "{}", report.text());
     assert_eq!(statuses(&report)[4], Status::Skipped, "the load chose the workers");
     let record = &report.record;
-    assert!(
-        record.requests.iter().all(|request| request.tokens == 12),
-        "{:?}",
-        record.requests.first()
-    );
+    let is_whole = |request: &Request| request.tokens == 12 && request.has_ids;
+    assert!(record.requests.iter().all(is_whole), "{:?}", record.requests.first());
+    assert_eq!(record.notes, Vec::<String>::new(), "length and content were judged");
     let mut served: Vec<u32> = record
         .requests
         .iter()
@@ -94,6 +93,47 @@ fn a_fault_that_never_happens_is_told_in_every_report() {
     let json = document(&report);
     assert!(json["notes"][0].as_str().unwrap().starts_with(note), "{json}");
     assert_eq!(json["moments"][0]["faults"][0]["happened"], 0);
+}
+
+#[test]
+fn a_fault_that_happens_while_the_drill_settles_has_happened() {
+    let report = run_with(
+        &scenario(
+            "concurrency = 1\nrequests = 1\nstart = \"1500ms\"\nprompt_tokens = 40\noutput_tokens = 400",
+            r#"
+            [[at]]
+            at = "500ms"
+            do = "* response.cut tokens=300"
+            [[check]]
+            expect = "failed == 1"
+            "#,
+        ),
+        1,
+    );
+    assert_eq!(report.verdict, Verdict::Pass, "{}", report.text());
+    assert!(report.record.requests[0].ended > 2.0, "{:?}", report.record.requests);
+    let tally = &report.record.moments[0].faults[0];
+    assert_eq!((tally.asked, tally.happened), (1, 1));
+    assert_eq!(report.record.notes, Vec::<String>::new());
+}
+
+#[test]
+fn what_answers_consist_of_is_not_judged_where_no_client_can_know_it() {
+    let plain = scenario(
+        "rate = 10\nprompt_tokens = 40\noutput_tokens = 12",
+        "[[check]]\nexpect = \"failed == 0\"",
+    );
+    let thinks = plain.fleet.text.replace(
+        "num_workers = 4",
+        "num_workers = 4\nreasoning = { start_thinking_token_id = 1001, end_thinking_token_id = 1002, thinking_ratio = 0.5 }",
+    );
+    let report = run_with(&Scenario::parse(&plain.path, &thinks).unwrap(), 1);
+    assert_eq!(report.verdict, Verdict::Pass, "{}", report.text());
+    let notes = &report.record.notes;
+    assert!(
+        notes.len() == 1 && notes[0].contains("was not looked at: answers begin with reasoning"),
+        "{notes:?}"
+    );
 }
 
 #[test]
@@ -252,18 +292,46 @@ fn a_router_may_be_made_when_the_fleet_is_up() {
 }
 
 #[test]
-fn a_step_that_strikes_an_actor_that_is_not_there_leaves_no_verdict() {
-    for (actor, words) in [
-        ("r9", "ranks go up to r0"),
-        ("rendezvous", "there is no actor w0/rendezvous"),
+fn a_step_that_cannot_be_carried_out_leaves_no_verdict() {
+    let scenario = scenario(
+        "rate = 10\nprompt_tokens = 20\noutput_tokens = 2",
+        r#"
+        [[at]]
+        at = "200ms"
+        do = "kill w1"
+        [[at]]
+        at = "600ms"
+        mark = "late"
+        do = "drain w1"
+        [[check]]
+        expect = "failed == 0"
+        "#,
+    );
+    let report = run_with(&scenario, 1);
+    assert_eq!(report.verdict, Verdict::Error, "{}", report.text());
+    let errors = &report.record.moments[1].errors;
+    assert!(errors[0].contains("w1 is not alive"), "{errors:?}");
+}
+
+#[test]
+fn a_step_that_strikes_what_is_not_there_is_refused_before_the_drill_begins() {
+    for (step, words) in [
+        ("w0 crash actor=r9", "actor=r9: no worker that w0 selects has it"),
+        (
+            "* panic actor=rendezvous",
+            "actor=rendezvous: no worker that * selects has it",
+        ),
+        ("w0 never_ready", "only prefill workers have handoffs"),
+        ("w0,w7 slow factor=2", "w7 selects no worker"),
+        ("kill w1,w9-w12", "w9-w12 selects no worker"),
     ] {
         let scenario = scenario(
             "rate = 10\nprompt_tokens = 20\noutput_tokens = 2",
-            &format!("[[at]]\nat = \"200ms\"\ndo = \"w0 crash actor={actor}\"\n[[check]]\nexpect = \"failed == 0\""),
+            &format!("[[at]]\nat = \"200ms\"\ndo = \"{step}\"\n[[check]]\nexpect = \"failed == 0\""),
         );
-        let report = run_with(&scenario, 1);
-        assert_eq!(report.verdict, Verdict::Error, "{actor}");
-        let errors = &report.record.moments[0].errors;
-        assert!(errors.iter().any(|error| error.contains(words)), "{errors:?}");
+        let error = run(&scenario, Options::default()).unwrap_err();
+        assert!(matches!(error, DrillError::Input(_)), "{error}");
+        let error = error.to_string();
+        assert!(error.contains(words) && error.contains(step), "{error}");
     }
 }

@@ -10,6 +10,7 @@ mod passes;
 
 use ghostfleet::engine::{
     EngineConfig, EngineKind, Fidelity, HandoffFact, OutputDetail, Semantics, SglangConfig, SglangPolicy,
+    TierBandwidth, TierConfig, Writes,
 };
 use proptest::prelude::*;
 
@@ -153,6 +154,41 @@ fn a_request_that_outgrew_a_pool_which_lost_pages_leaves_nothing_untold() {
         Op::Submit(Shape::open_ended(0, 1)),
         Op::Submit(Shape::open_ended(0, 1)),
         Op::Cancel(33),
+    ];
+    let mut driver = Driver::new(&config);
+    driver.run(&Script { ops });
+    driver.drain();
+    driver.assert_empty();
+}
+
+#[test]
+fn a_prompt_that_no_pass_can_finish_gives_back_what_was_copied_for_it() {
+    let config = EngineConfig {
+        fidelity: Fidelity::Mocker,
+        num_gpu_blocks: 20,
+        block_size: 4,
+        max_num_batched_tokens: Some(39),
+        enable_chunked_prefill: false,
+        tiers: Some(TierConfig {
+            writes: Writes::Through,
+            host_blocks: 20,
+            disk_blocks: 0,
+            storage: false,
+            bytes_per_token: 1,
+            bandwidth: TierBandwidth::default(),
+            host_latency_ms: 0.0,
+            disk_latency_ms: 0.0,
+        }),
+        ..EngineConfig::default()
+    };
+    // The first prompt comes to the host and leaves the GPU for the next ones; the last one needs 40 tokens more than it.
+    let ops = vec![
+        Op::Submit(Shape::answered(24, 0, 1)),
+        Op::Steps(3),
+        Op::Submit(Shape::answered(0, 39, 38)),
+        Op::Steps(60),
+        Op::Submit(Shape::answered(37, 27, 5)),
+        Op::Steps(3),
     ];
     let mut driver = Driver::new(&config);
     driver.run(&Script { ops });

@@ -1,6 +1,8 @@
 //! Faults of leases, records and load figures.
 
-use serde_json::Value;
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
 
 use crate::admin::Admin;
 use crate::caller::{call, chat};
@@ -65,6 +67,17 @@ fn records_lie_about_the_address_and_the_source() {
     let both = sources(&admin);
     assert_ne!(both[0]["publisher_id"], both[1]["publisher_id"]);
     assert_eq!(both[0]["metadata"]["worker"], both[1]["metadata"]["worker"]);
+    // The lie goes on when the publisher that it is about is another one.
+    let publishers = |sources: &[Value]| -> BTreeSet<u64> {
+        let ids = sources.iter().map(|source| source["publisher_id"].as_u64().unwrap());
+        ids.collect()
+    };
+    let former = publishers(&both);
+    admin.post("/v1/commands", &json!({"command": "crash", "path": "w0/kv"}));
+    admin.scene.until("two others claim it", |_| {
+        let now = publishers(&sources(&admin));
+        now.len() == 2 && now.is_disjoint(&former)
+    });
     admin.delete(&format!("/v1/faults/f{id}"));
     admin.scene.until("one is left", |_| sources(&admin).len() == 1);
 }

@@ -1,10 +1,8 @@
 //! The `OpenAPI` document says what the admin API does: real answers are held against it, and so is what it takes.
 
 use ghostfleet::admin::openapi::{self, EVENTS, OPERATIONS};
-use ghostfleet::faults::FaultId;
 use ghostfleet::faults::journal::{Entry, Event};
 use ghostfleet::faults::kind::param::Values;
-use ghostfleet::types::WorkerId;
 use serde_json::{Value, json};
 
 use crate::admin::Admin;
@@ -116,8 +114,12 @@ fn answers_are_what_the_document_says() {
         "w0/r0/native",
         "w0/metrics",
         "w0/lease",
-        "w0/r9",
     ] {
+        let told = held.get("/v1/actors/{path}", &format!("/v1/actors/{path}"));
+        assert_eq!(told["path"], path);
+    }
+    for path in ["w0/r9", "w0/r9/kv", "w0/rendezvous", "w9/lease"] {
+        assert_eq!(held.admin.get(&format!("/v1/actors/{path}")).0, 404, "{path}");
         held.get("/v1/actors/{path}", &format!("/v1/actors/{path}"));
     }
     assert!(held.get("/v1/cache/{path}", "/v1/cache/w0")[0].is_array());
@@ -188,45 +190,15 @@ fn live_events_are_what_the_document_says() {
 
 #[test]
 fn every_entry_that_a_journal_may_have_is_in_the_document() {
-    let id = FaultId(3);
-    let worker = WorkerId(1);
-    let done = |error: Option<String>| Event::Done {
-        id: error.is_none().then_some(id),
+    let by_command = Event::Done {
+        id: None,
         path: "w1".to_owned(),
         act: "crash",
-        error,
+        error: None,
     };
-    let events = [
-        Event::Added {
-            id,
-            fault: "w1 crash actor=r0 from=1s to=2s p=0.5 seed=4".parse().unwrap(),
-        },
-        Event::Removed { id },
-        Event::Opened {
-            id,
-            workers: vec![worker],
-        },
-        Event::Closed { id },
-        Event::Healed { workers: vec![worker] },
-        Event::Drawn {
-            id,
-            worker,
-            draw: 0,
-            hit: true,
-        },
-        done(None),
-        done(Some("why".to_owned())),
-        Event::GaveUp {
-            worker,
-            path: "w1/kv".to_owned(),
-            budget: 5,
-            window_s: 60.0,
-        },
-        Event::State { worker, state: "dead" },
-    ];
     let document = openapi::document();
     let schemas = Schemas(&document);
-    for event in events {
+    for event in Event::examples().into_iter().chain([by_command]) {
         let entry = json!(Entry {
             seq: 1,
             at_ms: 0.5,

@@ -1,7 +1,9 @@
 //! SGLang's scheduler, step by step.
 
 use ghostfleet::engine::sglang::{Candidate, Remaining, Sglang, State, Verdict, retraction_order, retraction_ratio};
-use ghostfleet::engine::{Engine, EngineConfig, EngineKind, Fidelity, Output, Pass, SglangConfig, SglangPolicy};
+use ghostfleet::engine::{
+    Engine, EngineConfig, EngineKind, Fidelity, Output, Pass, RadixEviction, SglangConfig, SglangPolicy,
+};
 use ghostfleet::types::{EngineRequest, HashSalt, RequestId, SimTime, StopRule};
 use serde::Deserialize;
 
@@ -39,6 +41,8 @@ struct Config {
     clip_max_new_tokens: Option<u32>,
     #[serde(default)]
     schedule_conservativeness: Option<f64>,
+    #[serde(default)]
+    radix_eviction_policy: RadixEviction,
     #[serde(default)]
     disable_radix_cache: bool,
 }
@@ -159,6 +163,7 @@ fn engine(config: &Config) -> Sglang {
             schedule_conservativeness: config
                 .schedule_conservativeness
                 .unwrap_or(defaults.schedule_conservativeness),
+            radix_eviction_policy: config.radix_eviction_policy,
             ..defaults
         },
         ..EngineConfig::default()

@@ -30,6 +30,8 @@ struct Config {
     #[serde(default)]
     long_prefill_token_threshold: u32,
     #[serde(default)]
+    long_prefill_token_threshold_adaptive: bool,
+    #[serde(default)]
     watermark: f64,
     #[serde(default = "yes")]
     scheduler_reserve_full_isl: bool,
@@ -136,6 +138,7 @@ fn config(config: &Config) -> EngineConfig {
         enable_chunked_prefill: config.enable_chunked_prefill,
         priority_scheduling: config.policy == Policy::Priority,
         long_prefill_token_threshold: config.long_prefill_token_threshold,
+        long_prefill_token_threshold_adaptive: config.long_prefill_token_threshold_adaptive,
         watermark: config.watermark,
         reserve_full_isl: config.scheduler_reserve_full_isl,
         timing: TimingConfig::Fixed {

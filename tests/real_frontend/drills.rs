@@ -50,6 +50,15 @@ fn passes(name: &str) {
         .iter()
         .filter(|judgement| judgement.status == Status::Skipped);
     assert_eq!(skipped.count(), 0, "every check applies");
+    let mut answers = report
+        .record
+        .requests
+        .iter()
+        .filter(|request| request.failure.is_none());
+    assert!(
+        answers.all(|answer| answer.has_ids),
+        "what answers consist of was judged"
+    );
 }
 
 /// What Dynamo 1.6.1 gets wrong: drills and the checks that show it.

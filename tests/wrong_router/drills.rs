@@ -150,6 +150,7 @@ fn a_router_that_misjudges_who_can_work_is_caught() {
             &[
                 (Wrong::CutIsTheEnd, "no client sees it"),
                 (Wrong::MoveRepeats, "no client sees it"),
+                (Wrong::MoveReplays, "no client sees it"),
             ],
         ),
         // A publisher that never publishes is given up, or gets everything.

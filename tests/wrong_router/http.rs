@@ -58,7 +58,8 @@ async fn complete(router: Arc<Router>, body: &[u8]) -> Response<Body> {
     let id = uuid::Uuid::new_v4().to_string();
     let (sender, mut steps) = mpsc::channel(64);
     let own = id.clone();
-    tokio::spawn(async move { router.run(&own, prompt, max_tokens, sender).await });
+    let seed = body["seed"].as_i64();
+    tokio::spawn(async move { router.run((&own, seed), prompt, max_tokens, sender).await });
     // The status depends on whether anybody takes the request at all.
     let first = match steps.recv().await {
         Some(Step::Failed(why)) => return whole(StatusCode::SERVICE_UNAVAILABLE, &json!({"error": {"message": why}})),

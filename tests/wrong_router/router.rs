@@ -30,7 +30,12 @@ const SILENCE: Duration = Duration::from_millis(1500);
 #[derive(Debug)]
 pub(crate) enum Step {
     /// One token, from this rank of this instance, which was believed to have this share of the prompt.
-    Token { instance: u64, rank: u32, hit: f64 },
+    Token {
+        id: u32,
+        instance: u64,
+        rank: u32,
+        hit: f64,
+    },
     /// The end of the answer.
     Done { tokens: u32, reason: &'static str },
     /// There will be none.
@@ -45,9 +50,15 @@ impl Step {
     /// As clients see it.
     pub(crate) fn chunk(&self, id: &str) -> Value {
         match self {
-            Self::Token { instance, rank, hit } => json!({
+            Self::Token {
+                id: token,
+                instance,
+                rank,
+                hit,
+            } => json!({
                 "id": format!("cmpl-{id}"), "choices": [{"text": "x"}],
                 "nvext": {
+                    "completion_token_ids": [token],
                     "worker_id": {"decode_worker_id": instance, "decode_dp_rank": rank}, "timing": {"kv_hit_rate": hit},
                 },
             }),
@@ -135,7 +146,13 @@ impl Router {
     }
 
     /// Serves one request to its end, over several workers if need be.
-    pub(crate) async fn run(&self, id: &str, mut prompt: Vec<u32>, max_tokens: u32, steps: Sender<Step>) {
+    pub(crate) async fn run(
+        &self,
+        (id, seed): (&str, Option<i64>),
+        mut prompt: Vec<u32>,
+        max_tokens: u32,
+        steps: Sender<Step>,
+    ) {
         let mut told = 0;
         let asked = prompt.len();
         let mut avoided = None;
@@ -143,13 +160,17 @@ impl Router {
             let Some(seat) = self.route(&prompt, avoided).await else {
                 break;
             };
-            let missing = if self.is(Wrong::MoveRepeats) {
+            if self.is(Wrong::MoveRepeats) || self.is(Wrong::MoveReplays) {
                 prompt.truncate(asked);
+            }
+            let missing = if self.is(Wrong::MoveRepeats) {
                 max_tokens
             } else {
                 max_tokens - told
             };
-            let outcome = self.attempt(id, &mut prompt, missing, &seat, &steps, &mut told).await;
+            let outcome = self
+                .attempt((id, seed), &mut prompt, missing, &seat, &steps, &mut told)
+                .await;
             self.rise(&seat, outcome == Outcome::Complete);
             match outcome {
                 Outcome::Complete => {
@@ -174,7 +195,7 @@ impl Router {
 
     async fn attempt(
         &self,
-        id: &str,
+        (id, seed): (&str, Option<i64>),
         prompt: &mut Vec<u32>,
         tokens: u32,
         seat: &Seat,
@@ -183,7 +204,7 @@ impl Router {
     ) -> Outcome {
         let body = json!({
             "token_ids": prompt, "stop_conditions": {"max_tokens": tokens, "ignore_eos": true},
-            "routing": {"dp_rank": seat.rank},
+            "routing": {"dp_rank": seat.rank}, "sampling_options": {"seed": seed},
         });
         let Ok(mut answer) = call(&seat.address, id, &body).await else {
             return Outcome::Lost;
@@ -204,9 +225,11 @@ impl Router {
                 Ok(Said::Item(item)) => {
                     complete |= item["complete_final"] == true;
                     for token in item["data"]["data"]["token_ids"].as_array().into_iter().flatten() {
-                        prompt.push(u32::try_from(token.as_u64().unwrap_or(0)).unwrap());
+                        let token = u32::try_from(token.as_u64().unwrap_or(0)).unwrap();
+                        prompt.push(token);
                         *told += 1;
                         let token = Step::Token {
+                            id: token,
                             instance: seat.instance,
                             rank: seat.rank,
                             hit: seat.hit,

@@ -27,6 +27,8 @@ pub(crate) enum Wrong {
     CutIsTheEnd,
     /// A stream that is moved begins anew: what clients have already comes again.
     MoveRepeats,
+    /// The same, but it counts: as many tokens come as were asked for, and not all of them are others.
+    MoveReplays,
     /// Nothing is routed while a worker is asked for its cache.
     RecoveryBlocks,
 }

@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::{about, count, flag, list, number, object, one_of, open_to, or_null, reference, text, with, words};
 use crate::faults::Selector;
+use crate::faults::journal::{Entry, Event};
 use crate::faults::kind::catalogue;
 
 pub(super) fn schemas() -> impl Iterator<Item = (&'static str, Value)> {
@@ -230,6 +231,17 @@ fn result() -> Value {
 
 /// One entry of the journal; `event` says which.
 fn entry() -> Value {
+    let examples = Event::examples().into_iter().zip(1..).map(|(event, seq)| Entry {
+        seq,
+        at_ms: 12.5,
+        event,
+    });
+    let mut entry = any_entry();
+    entry["examples"] = json!(examples.collect::<Vec<_>>());
+    entry
+}
+
+fn any_entry() -> Value {
     let id = || ("id", reference("FaultId"));
     let worker = || ("worker", count());
     let workers = || ("workers", list(&count()));

@@ -108,10 +108,22 @@ fn fleet() -> Value {
         false,
         [
             ("supervisor", reference("RestartRule")),
+            ("fault_sums", fault_sums()),
             ("workers", reference("WorkerRows")),
             ("columns", reference("Columns")),
         ],
     )
+}
+
+fn fault_sums() -> Value {
+    let sums = object([
+        ("added", count()),
+        ("removed", count()),
+        ("forgotten", about("over, and listed no more", count())),
+        ("asked", count()),
+        ("happened", count()),
+    ]);
+    about("over all faults since the fleet's start, listed or not", sums)
 }
 
 fn lateness() -> Value {

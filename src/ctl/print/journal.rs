@@ -92,3 +92,23 @@ fn line_of(fault: &Value) -> String {
     let fault: Result<crate::faults::Fault, _> = serde_json::from_value(fault.clone());
     fault.map_or_else(|error| error.to_string(), |fault| fault.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::faults::journal::{Entry, Event};
+
+    #[test]
+    fn there_are_words_for_everything_that_a_journal_says() {
+        for event in Event::examples() {
+            let entry = serde_json::to_value(Entry {
+                seq: 1,
+                at_ms: 2500.0,
+                event,
+            });
+            let [at, event, what] = cells(&entry.unwrap());
+            assert_eq!(at, "2.500");
+            assert!(!what.is_empty() && !what.starts_with('{'), "{event}: {what}");
+        }
+    }
+}

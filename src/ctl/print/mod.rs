@@ -187,6 +187,15 @@ pub(super) fn faults(listed: &Value) -> String {
     }
 }
 
+/// Faults that are over and listed no more, if there are any.
+pub(super) fn forgotten_faults(sums: &Value) -> Option<String> {
+    let forgotten = sums["forgotten"].as_u64().filter(|forgotten| *forgotten > 0)?;
+    Some(format!(
+        "({forgotten} older ones are over and listed no more; all faults since the start have happened {} times)",
+        sums["happened"]
+    ))
+}
+
 /// The blocks that each rank has announced and has no more, oldest first.
 pub(super) fn former(ranks: &Value) -> String {
     let blocks: Vec<Value> = items(ranks).map(|rank| rank["blocks"].clone()).collect();

@@ -1,12 +1,8 @@
 //! Whom `index_drift` asks what is believed of the workers' caches.
 
-use std::collections::BTreeMap;
-
 use serde::Deserialize;
 
-use super::server::{self, Server};
-use super::span::Span;
-use super::words::Words;
+use super::server::{Server, server_table};
 
 /// Who is asked, and what it means that nobody answers.
 #[derive(Debug, Clone, PartialEq)]
@@ -46,34 +42,14 @@ enum By {
     Choices,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Written {
-    by: Option<By>,
-    // A flattened struct would let unknown keys pass.
-    url: Option<String>,
-    command: Option<Words>,
-    #[serde(default)]
-    env: BTreeMap<String, String>,
-    ready_within: Option<Span>,
+server_table! {
+    /// `[index]`: a way, or how an indexer is had.
+    Written { by: By }
 }
 
 impl Written {
     pub(super) fn read(self) -> Result<Index, String> {
-        let Self {
-            by,
-            url,
-            command,
-            env,
-            ready_within,
-        } = self;
-        let server = server::Written {
-            url,
-            command,
-            env,
-            ready_within,
-        };
-        let way = match (by, server.read()?) {
+        let way = match (self.by, self.server()?) {
             (Some(By::Served | By::Choices), Some(_)) => {
                 return Err("url and command are of an indexer: say by = \"indexer\", or leave them out".to_owned());
             }

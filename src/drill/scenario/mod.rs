@@ -181,7 +181,7 @@ impl Scenario {
             Some(toml::Value::String(file)) => Some(path.parent().unwrap_or(Path::new(".")).join(file)),
             Some(_) => return Err("fleet.config must be the name of a file".to_owned()),
         };
-        let frontend = written.frontend.map(server::Written::read).transpose();
+        let frontend = written.frontend.map(server::Written::server).transpose();
         let frontend = frontend.map_err(|why| format!("[frontend]: {why}"))?.flatten();
         let index = written.index.map(index::Written::read).transpose();
         let index = index.map_err(|why| format!("[index]: {why}"))?.unwrap_or_default();

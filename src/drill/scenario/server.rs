@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
-
 use super::span::Span;
 use super::words::{Words, split_words};
 
@@ -35,33 +33,55 @@ pub struct Command {
 /// Patience with one of which nothing else is said.
 const READY_WITHIN: Span = Span(60.0);
 
-/// The keys of `[frontend]`, and besides `by` of `[index]`.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Written {
-    pub(super) url: Option<String>,
-    pub(super) command: Option<Words>,
-    #[serde(default)]
-    pub(super) env: BTreeMap<String, String>,
-    pub(super) ready_within: Option<Span>,
+/// A table that says how a server is had, besides keys of its own. A flattened struct would let unknown keys pass.
+macro_rules! server_table {
+    ($(#[doc = $doc:literal])+ $table:ident { $($own:ident: $ty:ty),* }) => {
+        $(#[doc = $doc])+
+        #[derive(Debug, serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub(in crate::drill::scenario) struct $table {
+            $($own: Option<$ty>,)*
+            url: Option<String>,
+            command: Option<$crate::drill::scenario::words::Words>,
+            #[serde(default)]
+            env: std::collections::BTreeMap<String, String>,
+            ready_within: Option<$crate::drill::scenario::span::Span>,
+        }
+
+        impl $table {
+            /// `None`: neither a url nor a command is said.
+            pub(in crate::drill::scenario) fn server(
+                self,
+            ) -> Result<Option<$crate::drill::scenario::server::Server>, String> {
+                $crate::drill::scenario::server::of((self.url, self.command), self.env, self.ready_within)
+            }
+        }
+    };
 }
 
-impl Written {
-    /// `None`: neither a url nor a command is said.
-    pub(super) fn read(self) -> Result<Option<Server>, String> {
-        if self.command.is_none() && !self.env.is_empty() {
-            return Err("env goes with command".to_owned());
-        }
-        let ready_within = self.ready_within.unwrap_or(READY_WITHIN);
-        match (self.url, self.command) {
-            (Some(_), Some(_)) => Err("url and command exclude each other".to_owned()),
-            (Some(url), None) => at(&url, ready_within).map(Some),
-            (None, Some(words)) => {
-                command(words.split()?, self.env, ready_within).map(|command| Some(Server::Command(command)))
-            }
-            (None, None) if self.ready_within.is_some() => Err("ready_within goes with url or command".to_owned()),
-            (None, None) => Ok(None),
-        }
+pub(super) use server_table;
+
+server_table! {
+    /// `[frontend]`, which has no keys of its own.
+    Written {}
+}
+
+/// `None`: neither a url nor a command is said.
+pub(super) fn of(
+    (url, command_words): (Option<String>, Option<Words>),
+    env: BTreeMap<String, String>,
+    ready_within: Option<Span>,
+) -> Result<Option<Server>, String> {
+    if command_words.is_none() && !env.is_empty() {
+        return Err("env goes with command".to_owned());
+    }
+    let patience = ready_within.unwrap_or(READY_WITHIN);
+    match (url, command_words) {
+        (Some(_), Some(_)) => Err("url and command exclude each other".to_owned()),
+        (Some(url), None) => at(&url, patience).map(Some),
+        (None, Some(words)) => command(words.split()?, env, patience).map(|command| Some(Server::Command(command))),
+        (None, None) if ready_within.is_some() => Err("ready_within goes with url or command".to_owned()),
+        (None, None) => Ok(None),
     }
 }
 
@@ -140,7 +160,7 @@ mod tests {
     fn a_table_says_url_or_command_and_what_goes_with_it() {
         let read = |text: &str| {
             let written = toml::from_str::<Written>(text).map_err(|error| error.to_string())?;
-            written.read()
+            written.server()
         };
         assert_eq!(read(""), Ok(None));
         let at = |ready_within| Server::Url {

@@ -1,7 +1,7 @@
 //! Memory for KV below the GPU's.
 
 use super::super::kv::backend::EvictionBackend;
-use super::{ConfigError, EngineConfig, EngineKind};
+use super::{ConfigError, EngineConfig, EngineKind, WorkerRole};
 
 /// Memory for KV below the GPU's.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -98,7 +98,10 @@ impl EngineConfig {
         for (key, value) in [
             ("the number of blocks of host memory", u64::from(tiers.host_blocks)),
             ("offload_batch_size", u64::from(batch_blocks)),
-            ("kv_bytes_per_token", tiers.bytes_per_token),
+            (
+                "kv_bytes_per_token (or kv_cache_bytes_per_token)",
+                tiers.bytes_per_token,
+            ),
         ] {
             if value == 0 {
                 return Err(ConfigError::Zero(key));
@@ -106,6 +109,10 @@ impl EngineConfig {
         }
         if tiers.writes == Writes::Through && self.eviction_backend != EvictionBackend::Native {
             return Err(ConfigError::WriteThroughOfNative);
+        }
+        let apart = self.role != WorkerRole::Aggregated;
+        if tiers.writes == Writes::Through && tiers.disk_blocks > 0 && apart {
+            return Err(ConfigError::DiskOfAggregated);
         }
         let latencies = [tiers.host_latency_ms, tiers.disk_latency_ms];
         if tiers.bandwidth.is_valid() && latencies.iter().all(|ms| ms.is_finite() && *ms >= 0.0) {

@@ -346,8 +346,9 @@ impl Sglang {
     /// SGLang without a prefix cache, for answers that run to their full length: everybody's end is known, so that memory
     /// is followed from end to end.
     fn simulate(&self, at: u32, extend: u32, budget: &Budget, holders: &mut Vec<Holder>) -> Result<u32, Verdict> {
+        let needed = self.rules.ceil(extend) + i64::from(self.rules.page);
         #[allow(clippy::cast_precision_loss)]
-        if self.rules.ceil(extend) as f64 > budget.total().min(budget.current() as f64) {
+        if needed as f64 > budget.total().min(budget.current() as f64) {
             return Err(Verdict::NoToken);
         }
         let candidate = self.holder(at, self.slots[at].sequence.generated);
@@ -364,7 +365,7 @@ impl Sglang {
             let behind = holders.iter().position(|holder| candidate.left <= holder.left);
             holders.insert(behind.unwrap_or(holders.len() - 1), candidate);
         }
-        let free = budget.current() - self.rules.ceil(extend) - i64::from(self.rules.page);
+        let free = budget.current() - needed;
         let mut freed = 0;
         for (index, holder) in holders.iter().enumerate() {
             #[allow(clippy::cast_precision_loss)]

@@ -4,7 +4,7 @@ use hashbrown::HashSet;
 use rustc_hash::FxBuildHasher;
 
 use super::super::PageChangeKind;
-use super::{Phase, RadixCache, Sglang};
+use super::{Insert, Phase, RadixCache, Sglang};
 use crate::types::{SequenceHash, StoredBlock};
 
 impl Sglang {
@@ -34,6 +34,15 @@ impl Sglang {
         let inserted = self.cache.insert_behind(slot.node, slot.cached, key, slot.insert());
         let copies = slot.cached.min(inserted.pages)..inserted.pages;
         self.cache.release(&key[copies.start as usize..copies.end as usize]);
+        let prompt = slot.sequence.prompt_len() / self.rules.page;
+        if self.rules.is_real() && (1..full).contains(&prompt) {
+            // Prompt and answer become two nodes, so that answers can be evicted alone, and before prompts.
+            let how = Insert {
+                priority: slot.insert().priority.saturating_add(1),
+                counted: prompt,
+            };
+            self.cache.insert(&key[..prompt as usize], how);
+        }
         self.cache.lock(inserted.node);
         self.cache.unlock(slot.node);
         slot.node = inserted.node;
@@ -57,12 +66,6 @@ impl Sglang {
     /// A request goes; what it computed stays in the cache.
     pub(super) fn finish(&mut self, at: u32) {
         self.share(at);
-        let slot = &self.slots[at];
-        if self.rules.is_real() && self.rules.prefix_caching {
-            // Prompt and answer become two nodes, so that answers can be evicted alone.
-            let prompt = slot.sequence.prompt_len().min(slot.sequence.computed) / self.rules.page;
-            self.cache.insert(slot.sequence.hashed(prompt), slot.insert());
-        }
         self.forget(at);
     }
 

@@ -560,7 +560,7 @@ impl Sglang {
         if (self.rules.decodes_at_once() && !empty) || (idles && !self.rejected.is_empty()) {
             self.ratio.decay();
         }
-        let worked = prefills || decodes || arrived;
+        let worked = prefills || decodes || arrived || !pass.preempted.is_empty();
         pass.forward.queued_prefill = self.queued_prefill;
         pass.forward.queued_decode = self.queued_decode;
         self.cache.take_events(&mut pass.kv_events);
@@ -574,6 +574,9 @@ impl Sglang {
         if !worked && pass.outputs.is_empty() && pass.kv_events.is_empty() {
             if self.rules.is_real() {
                 self.ratio.reset();
+            } else if self.rules.passes_idle() && self.prefill_rests == 0 && !self.waiting.is_empty() {
+                // The emulator tries again as long as that changes anything.
+                self.ratio.settle();
             }
             pass.load = self.load();
             return false;

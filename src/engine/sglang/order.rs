@@ -60,8 +60,8 @@ impl Sglang {
         let mut reserved = 0;
         for index in 0..self.waiting.len() {
             let at = self.waiting[index];
-            let cached = self.peek_prefix(at, 1);
-            let work = self.work(at, cached);
+            let cached = self.peek_prefix(at, 0);
+            let work = self.work(at, self.usable(at, cached));
             let charge = self.rules.ceil(work);
             if work >= rest || reserved + charge > budget - page {
                 break;
@@ -101,19 +101,24 @@ impl Sglang {
     fn prefixes(&mut self) -> HashMap<u32, (bool, u32), FxBuildHasher> {
         let mut prefixes = HashMap::default();
         let mut seen = HashSet::<u64, FxBuildHasher>::default();
-        // The emulator sorts by all that is cached, also where it will compute the last token again.
-        let kept = u32::from(self.rules.is_real());
         for index in 0..self.waiting.len() {
             let at = self.waiting[index];
+            // All that is cached, also where the last token will be computed again.
             let cached = if self.rules.is_real() {
-                self.find_prefix(at, kept).pages * self.rules.page
+                self.find_prefix(at, 0).pages * self.rules.page
             } else {
-                self.peek_prefix(at, kept)
+                self.peek_prefix(at, 0)
             };
             let put_off = cached <= SHARED_TOKENS && self.start_hash(at).is_some_and(|hash| !seen.insert(hash));
-            prefixes.insert(at, (put_off, cached));
+            prefixes.insert(at, (put_off, self.usable(at, cached)));
         }
         prefixes
+    }
+
+    /// How many of the `cached` tokens of a request its order goes by: SGLang leaves one to compute out.
+    fn usable(&self, at: u32, cached: u32) -> u32 {
+        let kept = u32::from(self.rules.is_real());
+        cached.min(self.slots[at].sequence.len() - kept)
     }
 
     fn longest_prefix_first(&mut self) {
@@ -209,7 +214,7 @@ impl Sglang {
         let mut nodes = Vec::new();
         for index in 0..self.waiting.len() {
             let at = self.waiting[index];
-            let node = self.find_prefix(at, 1).node;
+            let node = self.find_prefix(at, 0).node;
             ends.entry(node).or_default().push(at);
             nodes.push(node);
         }
@@ -231,7 +236,7 @@ impl Sglang {
             return;
         }
         for index in (0..self.waiting.len().min(MATCHED_MOST)).rev() {
-            self.find_prefix(self.waiting[index], 1);
+            self.find_prefix(self.waiting[index], 0);
         }
     }
 }

@@ -90,13 +90,17 @@ impl Vllm {
         true
     }
 
-    /// Drops a request that waits.
+    /// Drops a request that waits, and gives back what was copied for it.
     fn turn_down(&mut self, at: u32, reason: Rejected) {
-        let id = self.slots[at].sequence.id;
         self.unqueue(at);
-        self.slots.remove(at);
+        let Some(mut slot) = self.slots.remove(at) else { return };
+        let id = slot.sequence.id;
         self.ids.remove(&id);
         self.scratch.rejected.push(Output::Rejected { id, reason });
+        if slot.sequence.table.len() > 0 {
+            self.pool.release(&mut slot.sequence.table);
+            self.room_came();
+        }
     }
 
     /// Admits the head of the queue with its first chunk, or finds that it has to wait.
@@ -128,7 +132,9 @@ impl Vllm {
             sequence.prompt_len().max(cached)
         };
         let copies = matches!(look, Look::Copy(_));
-        if !self.rules.chunked_prefill && whole - cached > budget && !copies {
+        // A long prompt is cut at its threshold all the same.
+        let piece = self.chunk(whole - cached, u32::MAX);
+        if !self.rules.chunked_prefill && piece > budget && !copies {
             // Nobody runs who could bring more of it into the cache: it would wait for ever, and all behind it.
             if self.lanes.is_empty() && u64::from(budget) >= self.rules.budget && !self.rules.real {
                 let reason = self.rules.over_budget(self.slots[at].sequence.prompt_len());
@@ -142,10 +148,11 @@ impl Vllm {
         }
         let end = cached + self.chunk(len - cached, budget);
         let longest = sequence.prompt_len() + sequence.answer.end().0;
-        let extent = match &self.rules {
-            rules if rules.to_completion => longest,
-            rules if rules.reserve_full_isl || copies => len,
-            _ => end,
+        let (extent, least) = match &self.rules {
+            rules if rules.to_completion => (longest, longest),
+            rules if rules.reserve_full_isl || copies => (len, len),
+            // In another pass its first part may be shorter.
+            _ => (end, cached + 1),
         };
         let kept_free = if self.lanes.is_empty() {
             0
@@ -153,9 +160,12 @@ impl Vllm {
             self.rules.watermark_blocks
         };
         let spoken_for = if copies { self.spoken_for() } else { 0 };
-        let needed = self.rules.blocks(extent).saturating_sub(referenced) + kept_free + self.promised;
-        if needed + spoken_for > self.pool.available() {
-            self.blocked_at = Some(self.version());
+        let needed =
+            |tokens| self.rules.blocks(tokens).saturating_sub(referenced) + kept_free + self.promised + spoken_for;
+        if needed(extent) > self.pool.available() {
+            if needed(least) > self.pool.available() {
+                self.blocked_at = Some(self.version());
+            }
             return Head::Waits;
         }
         if let Look::Copy(blocks) = look {
