@@ -3,6 +3,7 @@
 mod attach;
 mod drain;
 mod screen;
+mod summary;
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
@@ -89,14 +90,7 @@ pub fn run(args: &ServeArgs) -> Result<(), ServeError> {
         return Ok(());
     }
     let config = Config::resolve(&merged, &environment)?;
-    if let Some(path) = &args.summary {
-        // Hours later would be a bad time to learn that it cannot be written.
-        std::fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(path)
-            .map_err(|error| summary_error(path, error))?;
-    }
+    summary::check(args, &merged)?;
     let signals = Signals::install()?;
     let cluster = launch(&config, &signals)?;
     let told = tell(&config, &cluster, &signals);
@@ -121,10 +115,6 @@ pub fn run(args: &ServeArgs) -> Result<(), ServeError> {
 
 /// Longest wait for a fleet that leaves because of an error.
 const GOODBYE: Duration = Duration::from_secs(5);
-
-fn summary_error(path: &Path, error: std::io::Error) -> ServeError {
-    ServeError::Io(format!("write the summary to {}", path.display()), error)
-}
 
 /// Launches on a thread of its own: a model on a stalled mount or hub must not keep signals from ending the program.
 fn launch(config: &Config, signals: &Signals) -> Result<Cluster, ServeError> {
@@ -301,7 +291,7 @@ fn end(cluster: Cluster, signals: &Signals, (config, summary): (&Config, Option<
             "fleet": snapshot,
         }))
         .map_err(|error| ServeError::Io("write the summary".into(), error.into()))?;
-        std::fs::write(path, text).map_err(|error| summary_error(path, error))?;
+        std::fs::write(path, text).map_err(|error| summary::failed(path, error))?;
     }
     if drained && snapshot.in_use() != InUse::default() {
         return Err(ServeError::Unclean(format!(

@@ -10,6 +10,8 @@ use super::source::{Source, Turn};
 #[derive(Debug)]
 pub(crate) struct Flight {
     pub(crate) turn: Turn,
+    /// Number of the request among all that arrived, from 1.
+    pub(crate) ordinal: u64,
     /// When latencies start to count.
     pub(crate) arrival: SimTime,
     /// When the workload sent it out.
@@ -75,8 +77,6 @@ impl AdmissionLog {
 /// Progress of a request through a disaggregated fleet.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Handoff {
-    /// Number of the request among all that arrived.
-    pub(crate) ordinal: u64,
     /// Way to the prefill worker.
     pub(crate) route: RouteLog,
     pub(crate) prefill_admit: Option<SimTime>,
@@ -139,6 +139,7 @@ impl Flight {
 
     pub(crate) fn new(turn: Turn, arrival: SimTime, now: SimTime) -> Self {
         Self {
+            ordinal: 0,
             arrival,
             sent_out: now,
             dispatched: None,
@@ -172,6 +173,8 @@ pub(crate) struct Flights {
     slots: Vec<(u32, Option<Flight>)>,
     vacant: Vec<u32>,
     count: usize,
+    /// Of all times.
+    added: u64,
 }
 
 impl Flights {
@@ -186,7 +189,11 @@ impl Flights {
         });
         let (generation, slot) = &mut self.slots[at as usize];
         *generation += 1;
-        *slot = Some(Flight::new(turn, arrival, now));
+        self.added += 1;
+        *slot = Some(Flight {
+            ordinal: self.added,
+            ..Flight::new(turn, arrival, now)
+        });
         self.count += 1;
         u64::from(*generation) << 32 | u64::from(at)
     }

@@ -395,7 +395,7 @@ impl LiveRun {
         } else {
             Terminal::Rejected
         };
-        self.collector.record(id, &flight, terminal, at, source);
+        self.collector.record(&flight, terminal, at, source);
         source.ended(flight.turn.tag, now, terminal);
         self.serving.router.free(id, now);
         self.release(false, source, now, out)?;

@@ -89,7 +89,9 @@ impl Harness {
         worker.ranks[rank as usize].engine.take_handoff_facts(now, &mut facts);
         for fact in facts.drain(..) {
             let (HandoffFact::SourceHeld { id, .. } | HandoffFact::DestinationReserved { id, .. }) = fact;
-            let Some(handoff) = self.flights.get(id.0).and_then(|flight| flight.handoff.as_deref_mut()) else {
+            let Some(flight) = self.flights.get(id.0) else { continue };
+            let ordinal = flight.ordinal;
+            let Some(handoff) = flight.handoff.as_deref_mut() else {
                 continue;
             };
             let came_first = match fact {
@@ -127,7 +129,7 @@ impl Harness {
                 let number = if handoffs.arrives_as_it_left {
                     handoffs.left
                 } else {
-                    handoff.ordinal
+                    ordinal
                 };
                 let arrives = now.after_ms(delay_ms);
                 self.others.push(Reverse((arrives, Due::Transfer(number, id.0))));
@@ -217,7 +219,7 @@ impl Harness {
         if let Some((terminal, ended)) = handoff.over
             && let Some(flight) = self.flights.remove(id)
         {
-            self.collector.record(id, &flight, terminal, ended, source);
+            self.collector.record(&flight, terminal, ended, source);
         }
         self.list(Place {
             pool: PREFILL,
