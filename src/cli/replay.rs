@@ -144,11 +144,12 @@ pub struct ReplayArgs {
     pub aic_nextn_accept_rates: Option<String>,
     /// Scale workers while the replay runs: path or text, JSON or YAML.
     ///
-    /// A configuration of Dynamo's planner, `{mode: agg|disagg, optimization_target: throughput|latency|load, ...}`, with
-    /// the keys and defaults of release 1.4.2, whose rules decide; keys about Kubernetes, Prometheus and the planner's own
-    /// reports mean nothing here. Or a script,
-    /// `{initial_tick_ms: MS, ticks: [{target_prefill: N, target_decode: N, next_tick_ms: MS}, ...]}`. Or
-    /// an outside program, `{command: [PROGRAM, ARGUMENT, ...], config: ANYTHING, timeout_seconds: 60}`, which reads and
+    /// A configuration of Dynamo's planner, `{mode: agg|disagg, optimization_target: throughput|latency|load|sla, ...}`,
+    /// with the keys and defaults of release 1.4.2, whose rules decide. Keys about Kubernetes, Prometheus and the planner's
+    /// own reports mean nothing here; for sla the speed of engines is learned from their passes, and throughput scales with
+    /// `load_predictor` constant or kalman. Or a script,
+    /// `{initial_tick_ms: MS, ticks: [{target_prefill: N, target_decode: N, next_tick_ms: MS}, ...]}`. Or an outside
+    /// program, `{command: [PROGRAM, ARGUMENT, ...], config: ANYTHING, timeout_seconds: 60}`, which reads and
     /// writes lines of JSON: `{"type":"start","config":...}` is answered by `{"initial_tick_ms": MS}`, and each
     /// `{"type":"tick","snapshot":{...}}` by `{"target_prefill": N, "target_decode": N, "next_tick_ms": MS}`. Numbers that
     /// are left out change nothing; without a next tick there is none. `{"type":"end"}` comes last and wants no answer.

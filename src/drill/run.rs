@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::check::{Check, Quantity, Whom, judge};
+use super::check::{Check, Quantity, judge};
 use super::error::{DrillError, Unfinished};
 use super::index;
 use super::load::{self, Pace, Shared, Targets};
@@ -20,12 +20,12 @@ use super::plan::Plan;
 use super::process::{Process, Surroundings};
 use super::program::{self, Job};
 use super::record::{Drift, Moment, ProgramRun, Record, Request, Witness};
+use super::refuse;
 use super::report::Report;
 use super::router::{self, Expected};
 use super::scenario::index::Way;
 use super::scenario::load::Target;
 use super::scenario::server::Server;
-use super::scenario::step::Action;
 use super::scenario::{Scenario, step};
 use super::scratch::Scratch;
 use super::stage::{self, Wanted};
@@ -36,7 +36,6 @@ use super::watcher::Watcher;
 use crate::actors::control::Control;
 use crate::cluster::Cluster;
 use crate::config::Config;
-use crate::faults::{FaultError, Selector};
 
 /// Puts a router in front of a fleet that has just come up; the answer is its address, `http://host:port`.
 pub type MakeRouter<'a> = Box<dyn FnOnce(&Cluster, &Config) -> Result<String, String> + 'a>;
@@ -121,7 +120,7 @@ pub fn attempt(scenario: &Scenario, options: Options<'_>) -> Result<Report, Unfi
         Front::Made(make) => (None, Some(make)),
     };
     let direct = front.is_none() && make.is_none();
-    refuse_what_says_nothing(scenario, direct)?;
+    refuse::what_says_nothing(scenario, direct)?;
     let scratch = Scratch::make().map_err(|error| DrillError::Io("make a directory".into(), error))?;
     let wanted = Wanted {
         scenario,
@@ -139,7 +138,7 @@ pub fn attempt(scenario: &Scenario, options: Options<'_>) -> Result<Report, Unfi
         .map_err(|error| DrillError::Io("start a runtime".into(), error))?;
     tell("starting the fleet");
     let cluster = Cluster::start(&config)?;
-    refuse_what_is_not_there(scenario, cluster.control())?;
+    refuse::what_is_not_there(scenario, cluster.control())?;
     let front = match make {
         None => front,
         Some(make) => {
@@ -165,49 +164,6 @@ pub fn attempt(scenario: &Scenario, options: Options<'_>) -> Result<Report, Unfi
     let record = recorded?;
     let judgements = scenario.checks.iter().map(|check| judge(check, &record)).collect();
     Ok(Report::new(scenario, record, judgements, begun.elapsed()))
-}
-
-fn refuse_what_says_nothing(scenario: &Scenario, direct: bool) -> Result<(), DrillError> {
-    let has_indexer = matches!(scenario.index.way, Way::Indexer(_));
-    let says_nothing = |check: &Check| {
-        let quantity = &check.condition.quantity;
-        check.needs_frontend || quantity.is_of_a_router() && !(has_indexer && *quantity == Quantity::IndexDrift)
-    };
-    if direct && scenario.checks.iter().all(says_nothing) {
-        return Err(DrillError::Input(format!(
-            "{}: every check needs a frontend; name one with --frontend or --frontend-command",
-            scenario.path.display()
-        )));
-    }
-    Ok(())
-}
-
-/// A step or a check about workers, or parts of workers, that this fleet does not have.
-fn refuse_what_is_not_there(scenario: &Scenario, control: &Control) -> Result<(), DrillError> {
-    let fleet = control.registry().candidates();
-    let refuse = |what: &str, why: &FaultError| {
-        let path = scenario.path.display();
-        Err(DrillError::Input(format!("{path}: {what:?}: {why}")))
-    };
-    let named = |select: &Selector| {
-        select
-            .unmatched(&fleet)
-            .map_or(Ok(()), |part| Err(FaultError::Nobody(part)))
-    };
-    for (line, action) in scenario.steps.iter().flat_map(|step| &step.actions) {
-        let possible = match action {
-            Action::Fault(fault) => control.check_fault(fault),
-            Action::Order(_, select) => named(select),
-            Action::ClearFaults | Action::Load { .. } => Ok(()),
-        };
-        possible.or_else(|why| refuse(line, &why))?;
-    }
-    for check in &scenario.checks {
-        if let Quantity::Reaching(Whom::Named(select)) = &check.condition.quantity {
-            named(select).or_else(|why| refuse(&check.expect, &why))?;
-        }
-    }
-    Ok(())
 }
 
 /// What came of comparisons.

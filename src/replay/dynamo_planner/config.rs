@@ -8,12 +8,19 @@ use serde_json::Value;
 use crate::plain_words::number;
 
 use super::budget::Budget;
-use super::document::{Document, Mode, TargetName};
+use super::document::{Document, Mode, PredictorName, TargetName};
+use super::forecast::Method;
 
 /// Seconds between load decisions.
 const LOAD_INTERVAL_S: u32 = 5;
+/// Seconds between throughput decisions.
+const THROUGHPUT_INTERVAL_S: u32 = 180;
 /// GPUs of the fleet.
 const MAX_GPUS: i32 = 8;
+const TTFT_MS: f64 = 500.0;
+const ITL_MS: f64 = 50.0;
+/// The way out of what is not built in.
+const PROGRAM: &str = "or let a program plan: {command: [...]}, see replay --help";
 
 /// Whose names errors use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,12 +73,55 @@ pub struct PlannerConfig {
 /// What it aims at.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Target {
+    Thresholds(ThresholdTarget),
+    Service(ServiceTarget),
+}
+
+/// Loads between thresholds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum ThresholdTarget {
     /// Full caches and queues.
     Throughput,
     /// Short queues.
     Latency,
     /// Given thresholds.
     Load(Thresholds),
+}
+
+/// Latencies within bounds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct ServiceTarget {
+    pub(super) ttft_ms: f64,
+    pub(super) itl_ms: f64,
+    /// One worker less has to leave this share of the bounds.
+    pub(super) sensitivity: f64,
+    pub(super) learning: Learning,
+    /// Drafted tokens per pass where the engine does not say.
+    pub(super) nextn: u32,
+    /// Whether load scales.
+    pub(super) by_load: bool,
+    /// How throughput scales; `None`: it does not.
+    pub(super) throughput: Option<Throughput>,
+}
+
+/// How the speed of engines is learned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Learning {
+    /// Most observations of a kind.
+    pub(super) most: u32,
+    /// Fewest of them.
+    pub(super) least: u32,
+    /// Parts of the range of loads, a square.
+    pub(super) buckets: u32,
+}
+
+/// How throughput scales.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Throughput {
+    pub(super) interval_s: f64,
+    pub(super) method: Method,
+    /// Most workers that come or go at once.
+    pub(super) most_steps: Option<u32>,
 }
 
 /// When to scale, for the target `load`.
@@ -96,13 +146,18 @@ impl PlannerConfig {
         };
         check.mode(disaggregated)?;
         check.outside()?;
-        let target = check.target()?;
-        let load_interval_s = f64::from(check.positive(
+        let load_interval_s = check.positive(
             "load_adjustment_interval_seconds",
             document.load_adjustment_interval_seconds,
             LOAD_INTERVAL_S,
-        )?);
-        let scale_interval_s = check.scale_interval(load_interval_s, None)?;
+        )?;
+        let load_interval_s = f64::from(load_interval_s);
+        let target = check.target(load_interval_s)?;
+        let throughput_s = match &target {
+            Target::Thresholds(_) => None,
+            Target::Service(service) => service.throughput.map(|throughput| throughput.interval_s),
+        };
+        let scale_interval_s = check.scale_interval(load_interval_s, throughput_s)?;
         let least = document.min_endpoint.unwrap_or(1);
         Ok(Self {
             target,
@@ -123,13 +178,18 @@ impl PlannerConfig {
         })
     }
 
-    /// Without what it says of GPUs per worker: Dynamo 1.4.2 asks the engines only.
+    /// Without what Dynamo 1.4.2 does not heed: GPUs of a worker, which it asks the engines for, and the cap on steps.
     #[must_use]
-    pub fn with_gpus_of_engines(self) -> Self {
-        Self {
-            gpus: Sides::default(),
-            ..self
+    pub fn of_1_4_2(mut self) -> Self {
+        self.gpus = Sides::default();
+        if let Target::Service(ServiceTarget {
+            throughput: Some(throughput),
+            ..
+        }) = &mut self.target
+        {
+            throughput.most_steps = None;
         }
+        self
     }
 }
 
@@ -195,7 +255,6 @@ impl Check<'_> {
 
     /// What is not a matter of this program.
     fn outside(&self) -> Result<(), String> {
-        const PROGRAM: &str = "or let a program plan: {command: [...]}, see --help";
         let document = self.document;
         let scheduling = document.scheduling.as_ref();
         if scheduling.is_some_and(|scheduling| !scheduling.external_plugins.is_empty()) {
@@ -227,19 +286,136 @@ impl Check<'_> {
         Ok(())
     }
 
-    fn target(&self) -> Result<Target, String> {
-        Ok(match self.document.optimization_target {
-            TargetName::Throughput => Target::Throughput,
-            TargetName::Latency => Target::Latency,
-            TargetName::Load => Target::Load(self.thresholds()?),
-            TargetName::Sla => {
+    fn target(&self, load_s: f64) -> Result<Target, String> {
+        Ok(Target::Thresholds(match self.document.optimization_target {
+            TargetName::Throughput => ThresholdTarget::Throughput,
+            TargetName::Latency => ThresholdTarget::Latency,
+            TargetName::Load => ThresholdTarget::Load(self.thresholds()?),
+            TargetName::Sla => return Ok(Target::Service(self.service(load_s)?)),
+        }))
+    }
+
+    fn service(&self, load_s: f64) -> Result<ServiceTarget, String> {
+        let document = self.document;
+        for (key, model) in [
+            ("aic_perf_model", &document.aic_perf_model),
+            ("ais_perf_model", &document.ais_perf_model),
+        ] {
+            if model.is_some() {
                 return self.wrong(
-                    "optimization_target",
-                    "is sla, which needs a model of the engine's speed that this build does not have; use throughput, \
-                     latency or load, or let a program plan: {command: [...]}, see --help",
+                    key,
+                    format_args!(
+                        "names a model of engines by their hardware, which this build does not have; leave it out to \
+                         learn from passes, {PROGRAM}"
+                    ),
                 );
             }
+        }
+        let by_load = document.enable_load_scaling.unwrap_or(false);
+        let by_throughput = document.enable_throughput_scaling.unwrap_or(true);
+        if !by_load && !by_throughput {
+            let other = self.spelling.key("enable_throughput_scaling");
+            return self.wrong("enable_load_scaling", format_args!("or {other} must be true"));
+        }
+        let throughput = by_throughput.then(|| self.throughput(by_load.then_some(load_s)));
+        let sensitivity = document.load_scaling_down_sensitivity.unwrap_or(80);
+        if sensitivity > 100 {
+            return self.wrong(
+                "load_scaling_down_sensitivity",
+                format_args!("is {sensitivity}, expected 0 to 100"),
+            );
+        }
+        let most = self.positive("max_num_fpm_samples", document.max_num_fpm_samples, 64)?;
+        let least = self.positive("load_min_observations", document.load_min_observations, 5)?;
+        if least > most {
+            let most_key = self.spelling.key("max_num_fpm_samples");
+            return self.wrong(
+                "load_min_observations",
+                format_args!("is {least}, expected at most {most_key}, {most}"),
+            );
+        }
+        let buckets = self.positive("fpm_sample_bucket_size", document.fpm_sample_bucket_size, 16)?;
+        if buckets.isqrt().pow(2) != buckets {
+            return self.wrong(
+                "fpm_sample_bucket_size",
+                format_args!("is {buckets}, expected the square of a whole number"),
+            );
+        }
+        Ok(ServiceTarget {
+            ttft_ms: self.above_zero("ttft_ms", document.ttft_ms, TTFT_MS)?,
+            itl_ms: self.above_zero("itl_ms", document.itl_ms, ITL_MS)?,
+            sensitivity: f64::from(sensitivity) / 100.0,
+            learning: Learning { most, least, buckets },
+            nextn: document.speculative_nextn.unwrap_or(0),
+            by_load,
+            throughput: throughput.transpose()?,
         })
+    }
+
+    fn throughput(&self, load_s: Option<f64>) -> Result<Throughput, String> {
+        const KEY: &str = "throughput_adjustment_interval_seconds";
+        let document = self.document;
+        let method = match document.load_predictor {
+            PredictorName::Constant => Method::Constant,
+            PredictorName::Kalman => Method::Kalman {
+                level: self.from_zero("kalman_q_level", document.kalman_q_level, 1.0)?,
+                trend: self.from_zero("kalman_q_trend", document.kalman_q_trend, 0.1)?,
+                noise: self.from_zero("kalman_r", document.kalman_r, 10.0)?,
+                logarithms: document.load_predictor_log1p,
+            },
+            unknown @ (PredictorName::Arima | PredictorName::Prophet) => {
+                let (name, load) = (unknown.name(), self.spelling.key("enable_throughput_scaling"));
+                return self.wrong(
+                    "load_predictor",
+                    format_args!(
+                        "is {name}, which is not built in; use constant or kalman, or set {load} to false, {PROGRAM}"
+                    ),
+                );
+            }
+        };
+        if document.load_predictor_warmup_trace.is_some() {
+            return self.wrong(
+                "load_predictor_warmup_trace",
+                format_args!("warms forecasts up, which is not built in; leave it out, {PROGRAM}"),
+            );
+        }
+        let interval_s = f64::from(self.positive(
+            KEY,
+            document.throughput_adjustment_interval_seconds,
+            THROUGHPUT_INTERVAL_S,
+        )?);
+        if load_s.is_some_and(|load_s| load_s >= interval_s) {
+            let load = self.spelling.key("load_adjustment_interval_seconds");
+            return self.wrong(
+                KEY,
+                format_args!("is {}, expected more than {load}", number(interval_s)),
+            );
+        }
+        let most_steps = document.max_throughput_scaling_replicas;
+        if most_steps == Some(0) {
+            return self.wrong("max_throughput_scaling_replicas", "is 0, expected at least 1");
+        }
+        Ok(Throughput {
+            interval_s,
+            method,
+            most_steps,
+        })
+    }
+
+    fn above_zero(&self, key: &str, value: Option<f64>, default: f64) -> Result<f64, String> {
+        let value = value.unwrap_or(default);
+        if value.is_finite() && value > 0.0 {
+            return Ok(value);
+        }
+        self.wrong(key, format_args!("is {}, expected a number above 0", number(value)))
+    }
+
+    fn from_zero(&self, key: &str, value: Option<f64>, default: f64) -> Result<f64, String> {
+        let value = value.unwrap_or(default);
+        if value.is_finite() && value >= 0.0 {
+            return Ok(value);
+        }
+        self.wrong(key, format_args!("is {}, expected a number from 0 on", number(value)))
     }
 
     fn thresholds(&self) -> Result<Thresholds, String> {
@@ -339,7 +515,7 @@ mod tests {
     fn what_is_left_out_has_the_peers_defaults_and_keys_have_their_other_names() {
         let found = PlannerConfig::read(json!({}), true, Spelling::Document).unwrap();
         let expected = PlannerConfig {
-            target: Target::Throughput,
+            target: Target::Thresholds(ThresholdTarget::Throughput),
             scale_interval_s: 5.0,
             load_interval_s: 5.0,
             budget: Budget {
@@ -359,7 +535,7 @@ mod tests {
         assert_eq!((found.load_interval_s, found.scale_interval_s), (4.0, 0.5));
         assert_eq!((found.budget.min, found.budget.max), (Some(2), None));
         assert_eq!((found.least.serving, found.gpus.serving), (3, Some(4)));
-        assert_eq!(found.with_gpus_of_engines().gpus.serving, None);
+        assert_eq!(found.of_1_4_2().gpus.serving, None);
     }
 
     #[test]
@@ -427,7 +603,43 @@ mod tests {
                 json!({"optimization_target": "load", "decode_scale_up_kv_rate": 105}),
                 "decode_scale_up_kv_rate is 105, expected 0 to 100",
             ),
-            (json!({"optimization_target": "sla"}), "optimization_target is sla"),
+            (
+                json!({"optimization_target": "sla"}),
+                "load_predictor is arima, which is not built in; use constant or kalman",
+            ),
+            (
+                json!({"optimization_target": "sla", "aic_perf_model": {}}),
+                "aic_perf_model names a model of engines",
+            ),
+            (
+                json!({"optimization_target": "sla", "enable_throughput_scaling": false}),
+                "enable_load_scaling or enable_throughput_scaling must be true",
+            ),
+            (
+                json!({"optimization_target": "sla", "load_predictor": "constant", "ttft": 0}),
+                "ttft_ms is 0, expected a number above 0",
+            ),
+            (
+                json!({"optimization_target": "sla", "load_predictor": "kalman", "kalman_r": -1}),
+                "kalman_r is -1, expected a number from 0 on",
+            ),
+            (
+                json!({"optimization_target": "sla", "load_predictor": "constant", "load_predictor_warmup_trace": "t"}),
+                "load_predictor_warmup_trace warms forecasts up",
+            ),
+            (
+                json!({"optimization_target": "sla", "load_predictor": "constant", "enable_load_scaling": true,
+                    "throughput_adjustment_interval": 5}),
+                "throughput_adjustment_interval_seconds is 5, expected more than load_adjustment_interval_seconds",
+            ),
+            (
+                json!({"optimization_target": "sla", "load_predictor": "constant", "fpm_sample_bucket_size": 15}),
+                "fpm_sample_bucket_size is 15, expected the square",
+            ),
+            (
+                json!({"optimization_target": "sla", "load_predictor": "constant", "max_num_fpm_samples": 4}),
+                "load_min_observations is 5, expected at most max_num_fpm_samples, 4",
+            ),
         ] {
             let mut document = json!({"mode": "agg"});
             let keys = document.as_object_mut().unwrap();
