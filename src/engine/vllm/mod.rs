@@ -9,6 +9,9 @@
 //! | any other pass | O(log running) per request that does something besides decoding |
 //! | submit, cancel | O(log waiting + running) |
 //! | admission | O(blocks of the prompt), each hashed once in the request's life |
+//! | preemption | O(blocks + prefilling), finding the victim O(1), O(running) for `fifo` and priorities |
+//! | handoff: source held or released, destination reserved or activated | O(blocks of the prompt + log waiting); tried in vain O(blocks), once until room comes |
+//! | withholding blocks | O(1) per block |
 //!
 //! The same scheduler with blocks set aside to a request's longest end is that of TensorRT-LLM.
 //!
