@@ -103,9 +103,15 @@ async fn requests(State(api): State<Arc<Api>>, Asked(most): Asked<Most>) -> Answ
 async fn why(State(api): State<Arc<Api>>, Named(request): Named) -> Answer {
     let mut found = api.control.why(&request).await;
     match (found.pop(), found.is_empty()) {
-        (None, _) => Err(Problem::not_found(format!(
-            "no answer to request {request:?} is under way; it is over, or never came here"
-        ))),
+        (None, _) => Err(Problem::not_found(match api.control.swallowed_unseen() {
+            0 => format!(
+                "no answer to request {request:?} is under way, and no fault holds it; it is over, or never came here"
+            ),
+            more => format!(
+                "no answer to request {request:?} is under way; it is over, never came here, or is one of {more} that \
+                 faults have swallowed and that are too many to be listed"
+            ),
+        })),
         (Some(only), true) => Ok(Json(json!(only))),
         // A router that migrates a request has two answers to it for a moment.
         (Some(last), false) => {

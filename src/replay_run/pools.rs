@@ -83,7 +83,7 @@ impl Pools {
 
     /// The fleet, for a workload of sessions or of single requests.
     pub(super) fn fleet(&self, args: &ReplayArgs, sessions: bool) -> FleetSpec {
-        let old_vllm = args.semantics == Semantics::V1_4_2 && self.serving.engine.kind == EngineKind::Vllm;
+        let old_vllm = args.semantics == Semantics::V1_4_2 && self.serving.engine.kind != EngineKind::Sglang;
         let decoders = if self.prefill.is_some() {
             args.num_decode_workers
         } else {
