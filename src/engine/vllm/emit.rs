@@ -75,11 +75,7 @@ impl Vllm {
         if !self.cadence.is_grouped() {
             self.close_lower(pass.ends_at, pass);
         }
-        if !self.unheard.kv_events.is_empty() {
-            pass.kv_events.splice(0..0, self.unheard.kv_events.drain(..));
-            pass.cache_changes.splice(0..0, self.unheard.cache_changes.drain(..));
-            pass.stored.splice(0..0, self.unheard.stored.drain(..));
-        }
+        self.tell_earlier(pass);
         self.desk.pass_ran(pass.ends_at);
         if self.rules.role == WorkerRole::Decode {
             pass.kv_events.clear();

@@ -6,7 +6,8 @@
 
 use crate::types::{EngineRequest, RequestId, SimTime};
 
-use super::super::config::Semantics;
+use super::super::Pass;
+use super::super::config::{Semantics, WorkerRole};
 use super::super::handoff::{Desk, Handoff, HandoffFact, HandoffRefused, Reserves};
 use super::{Phase, Vllm};
 
@@ -123,6 +124,35 @@ impl Reserves for Vllm {
 }
 
 impl Vllm {
+    /// Nothing can run: tries the first destination once more; returns whether there is something to tell.
+    pub(super) fn end_idle(&mut self, pass: &mut Pass) -> bool {
+        let told = self.tell_lower(pass);
+        let silent = self.rules.role == WorkerRole::Decode;
+        if told && !silent {
+            self.tell_earlier(pass);
+        }
+        let waits = !(self.waiting.is_empty() && self.below.parked.head().is_none());
+        let tries = (waits && self.rules.semantics == Semantics::V1_6_1) || self.below.over;
+        let told = (tries && self.reserve_idle()) || told;
+        if told && !silent {
+            // What was evicted for the destination comes last.
+            pass.kv_events.append(&mut self.unheard.kv_events);
+            pass.cache_changes.append(&mut self.unheard.cache_changes);
+            pass.stored.append(&mut self.unheard.stored);
+        }
+        told
+    }
+
+    /// What commands have changed comes before what a pass does.
+    pub(super) fn tell_earlier(&mut self, pass: &mut Pass) {
+        if self.unheard.kv_events.is_empty() {
+            return;
+        }
+        pass.kv_events.splice(0..0, self.unheard.kv_events.drain(..));
+        pass.cache_changes.splice(0..0, self.unheard.cache_changes.drain(..));
+        pass.stored.splice(0..0, self.unheard.stored.drain(..));
+    }
+
     /// Keeps the blocks of a finished source.
     pub(super) fn hold(&mut self, at: u32) {
         let slot = &mut self.slots[at];

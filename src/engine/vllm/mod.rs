@@ -43,7 +43,7 @@ use crate::types::{EngineRequest, HashSalt, KvEvent, Load, LowerTier, RequestId,
 
 use super::answer::{Answer, Generator};
 use super::calendar::{Calendar, Entry};
-use super::config::{EngineConfig, Semantics, WorkerRole, Writes};
+use super::config::{EngineConfig, WorkerRole, Writes};
 use super::forward::Lengths;
 use super::handoff::{Desk, Reserves};
 use super::kv::backend::BlockPool;
@@ -479,11 +479,7 @@ impl Engine for Vllm {
                 Some(_) | None => break,
             }
         }
-        self.tell_lower(pass);
-        let waits = !(self.waiting.is_empty() && self.below.parked.head().is_none());
-        let tries = (waits && self.rules.semantics == Semantics::V1_6_1) || self.below.over;
-        let reserved = tries && self.reserve_idle();
-        let told = reserved || !(pass.tier_events.is_empty() && pass.kv_events.is_empty());
+        let told = self.end_idle(pass);
         pass.ends_at = now;
         pass.load = self.load();
         if !asleep || self.rules.real {
@@ -587,7 +583,9 @@ impl Engine for Vllm {
     fn end_transfers(&mut self, now: SimTime, pass: &mut Pass) {
         pass.clear();
         self.settle(now, pass);
-        self.tell_lower(pass);
+        if self.tell_lower(pass) && self.rules.role != WorkerRole::Decode {
+            self.tell_earlier(pass);
+        }
     }
 
     fn listing(&self) -> &Listing {
