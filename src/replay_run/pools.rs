@@ -136,7 +136,7 @@ impl Engines {
 fn capabilities(document: &EngineDocument) -> Capabilities {
     let (engine, ranks) = (&document.engine, document.data_parallel_size);
     Capabilities {
-        gpus: ranks,
+        gpus: document.gpus,
         context_length: engine.max_model_len,
         max_kv_tokens: u64::from(engine.num_gpu_blocks) * u64::from(engine.block_size) * u64::from(ranks),
     }
@@ -147,7 +147,7 @@ fn pool(document: &EngineDocument, workers: u32) -> PoolSpec {
         engine: document.engine.clone(),
         workers,
         dp_size: document.data_parallel_size,
-        gpus_per_worker: document.data_parallel_size,
+        gpus_per_worker: document.gpus,
         startup: document.startup_time,
     }
 }
