@@ -35,7 +35,8 @@ fn with_negative_numbers(command: Command) -> Command {
         .map(|below| below.get_name().to_owned())
         .collect();
     let command = command.mut_args(|arg| {
-        let takes = !arg.is_positional() && arg.get_action().takes_values();
+        let some = arg.get_num_args().is_none_or(|number| number.takes_values());
+        let takes = !arg.is_positional() && arg.get_action().takes_values() && some;
         arg.allow_negative_numbers(takes)
     });
     names.iter().fold(command, |command, name| {

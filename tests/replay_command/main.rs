@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod flags;
 mod interruption;
 mod outputs;
 mod wrong_traces;
@@ -280,14 +281,6 @@ fn flags_that_would_change_nothing_are_refused() {
     std::fs::write(directory.path().join("t.jsonl"), row).unwrap();
     let kv = ["--router-mode", "kv_router", "--num-workers", "2"];
     for (flags, part) in [
-        (
-            vec!["t.jsonl", "--agentic-lanes", "2"],
-            "--agentic-lanes works with --trace-format",
-        ),
-        (
-            vec!["t.jsonl", "--kv-event-lag-ms", "5"],
-            "--router-mode kv_router only",
-        ),
         (
             [
                 &["t.jsonl", "--router-config", r#"{"router_prefill_load_model":"aic"}"#][..],
