@@ -1,7 +1,9 @@
 //! The `serve` command: settings to fleet, one start-up screen, signals, one summary.
 
 mod attach;
+mod drain;
 mod screen;
+mod summary;
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
@@ -88,14 +90,7 @@ pub fn run(args: &ServeArgs) -> Result<(), ServeError> {
         return Ok(());
     }
     let config = Config::resolve(&merged, &environment)?;
-    if let Some(path) = &args.summary {
-        // Hours later would be a bad time to learn that it cannot be written.
-        std::fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(path)
-            .map_err(|error| summary_error(path, error))?;
-    }
+    summary::check(args, &merged)?;
     let signals = Signals::install()?;
     let cluster = launch(&config, &signals)?;
     let told = tell(&config, &cluster, &signals);
@@ -111,7 +106,7 @@ pub fn run(args: &ServeArgs) -> Result<(), ServeError> {
         cluster.wait_over(GOODBYE);
         return Err(error);
     }
-    end(cluster, &signals, args.summary.as_deref())?;
+    end(cluster, &signals, (&config, args.summary.as_deref()))?;
     match unregistered {
         None => Ok(()),
         Some(reason) => Err(ServeError::Unclean(format!("{}: {reason}", StartError::Interrupted))),
@@ -120,10 +115,6 @@ pub fn run(args: &ServeArgs) -> Result<(), ServeError> {
 
 /// Longest wait for a fleet that leaves because of an error.
 const GOODBYE: Duration = Duration::from_secs(5);
-
-fn summary_error(path: &Path, error: std::io::Error) -> ServeError {
-    ServeError::Io(format!("write the summary to {}", path.display()), error)
-}
 
 /// Launches on a thread of its own: a model on a stalled mount or hub must not keep signals from ending the program.
 fn launch(config: &Config, signals: &Signals) -> Result<Cluster, ServeError> {
@@ -272,20 +263,15 @@ fn progress_line(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
-fn end(cluster: Cluster, signals: &Signals, summary: Option<&Path>) -> Result<(), ServeError> {
-    say("draining; once more stops at once")?;
+fn end(cluster: Cluster, signals: &Signals, (config, summary): (&Config, Option<&Path>)) -> Result<(), ServeError> {
+    let limit = config.drain_limit;
+    say(&format!(
+        "draining, at most {} s (--drain-timeout); once more stops at once",
+        limit.as_secs_f32()
+    ))?;
     cluster.begin_stop();
-    let mut drained = false;
-    // The peer's limit for running streams at shutdown.
-    for _ in 0..900 * 20 {
-        if cluster.wait_over(Duration::from_millis(50)) {
-            drained = true;
-            break;
-        }
-        if signals.pending() {
-            break;
-        }
-    }
+    let ended = drain::wait(&cluster, || signals.pending(), limit);
+    let drained = ended == drain::Ended::Drained;
     let snapshot = cluster.snapshot();
     let events = if drained {
         cluster.settle_events()
@@ -305,7 +291,7 @@ fn end(cluster: Cluster, signals: &Signals, summary: Option<&Path>) -> Result<()
             "fleet": snapshot,
         }))
         .map_err(|error| ServeError::Io("write the summary".into(), error.into()))?;
-        std::fs::write(path, text).map_err(|error| summary_error(path, error))?;
+        std::fs::write(path, text).map_err(|error| summary::failed(path, error))?;
     }
     if drained && snapshot.in_use() != InUse::default() {
         return Err(ServeError::Unclean(format!(
@@ -313,8 +299,16 @@ fn end(cluster: Cluster, signals: &Signals, summary: Option<&Path>) -> Result<()
             snapshot.in_use()
         )));
     }
-    if !drained && snapshot.in_use().open_streams > 0 {
-        return Err(ServeError::Cut(snapshot.in_use().open_streams));
+    let cut = snapshot.in_use().open_streams;
+    match ended {
+        drain::Ended::Stopped if cut > 0 => return Err(ServeError::Cut(cut)),
+        drain::Ended::OutOfTime => {
+            return Err(ServeError::Unclean(format!(
+                "the fleet had not drained within {} s (--drain-timeout): {cut} answers were cut off",
+                limit.as_secs_f32()
+            )));
+        }
+        drain::Ended::Drained | drain::Ended::Stopped => {}
     }
     if unsaid > 0 {
         return Err(ServeError::Unclean(format!(

@@ -10,7 +10,18 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 /// What each module may name besides itself. The longest matching prefix decides; `*` is everything.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("main", &["*"]),
-    ("serve", &["actors", "cli", "cluster", "config", "transport", "types"]),
+    (
+        "serve",
+        &[
+            "actors",
+            "cli",
+            "cluster",
+            "config",
+            "distinct_files",
+            "transport",
+            "types",
+        ],
+    ),
     (
         "online",
         &[
@@ -134,7 +145,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &["block_hash", "faults", "model", "patient_io", "types", "whole_body"],
     ),
     ("model", &["types"]),
-    ("profile", &["engine"]),
+    ("profile", &["distinct_files", "engine"]),
     ("block_hash", &["types"]),
     ("distinct_files", &[]),
     ("plain_words", &[]),

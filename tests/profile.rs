@@ -411,6 +411,23 @@ fn a_refused_profile_leaves_no_file() {
     assert!(!out.exists());
 }
 
+#[test]
+fn a_profile_is_not_written_over_itself() {
+    let (_, case) = cases().into_iter().find(|(name, _)| name == "noisy-plane").unwrap();
+    let directory = json_directory(&case.prefill, &case.decode);
+    let raw = directory.path().join("prefill_raw_data.json");
+    let before = std::fs::read(&raw).unwrap();
+    let error = convert(directory.path(), &raw).unwrap_err();
+    assert_eq!(error.exit_code(), 2);
+    assert!(error.to_string().contains("is the same file as the profile"), "{error}");
+    assert_eq!(std::fs::read(&raw).unwrap(), before);
+    let out = directory.path().join("out.npz");
+    convert(directory.path(), &out).unwrap();
+    let before = std::fs::read(&out).unwrap();
+    convert(&out, &directory.path().join("./out.npz")).unwrap_err();
+    assert_eq!(std::fs::read(&out).unwrap(), before);
+}
+
 fn axis() -> impl Strategy<Value = Vec<f64>> {
     proptest::collection::btree_set(0u32..5_000_000, 2..12).prop_map(|set| set.into_iter().map(f64::from).collect())
 }

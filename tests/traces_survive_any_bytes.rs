@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::io::Cursor;
+
 use ghostfleet::engine::Semantics;
 use ghostfleet::replay::trace::{
     Lines, MooncakeOptions, MooncakeRows, MooncakeScan, NestedTimes, RequestTrace, RequestTraceReader, SharedPrefix,
@@ -60,6 +62,7 @@ fn read_everything(bytes: &[u8]) {
                 block_tokens: 16,
                 delta,
                 timed: load != Load::Concurrency(2),
+                rules: Semantics::V1_6_1,
             };
             let rows = || MooncakeRows::new(lines(), options);
             if let Ok(trace) = read_mooncake(rows()) {
@@ -148,6 +151,7 @@ fn every_sample_is_a_workload_of_its_reader() {
         block_tokens: 16,
         delta: false,
         timed: true,
+        rules: Semantics::V1_6_1,
     };
     for sample in &SAMPLES[..2] {
         read_mooncake(MooncakeRows::new(Lines::new("t", sample.as_bytes()), options)).unwrap();
@@ -170,9 +174,9 @@ fn weka(bytes: &[u8], nested: NestedTimes) -> Result<Graph, TraceError> {
         bytes: bytes.len() as u64,
     };
     let mut corpus = WekaCorpus::new(None);
-    corpus.scan(&file, bytes)?;
+    corpus.scan(&file, Cursor::new(bytes))?;
     let mut reader = corpus.settle(nested, IdSink::default())?;
-    reader.read(&file, bytes)?;
+    reader.read(&file, Cursor::new(bytes))?;
     reader.finish()
 }
 

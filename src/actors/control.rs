@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use super::clock::Clock;
 use super::death::Death;
 use super::fault_desk::{
-    ChangeFaults, Choose, Counters, FaultCounters, FaultDesk, FaultSums, Heal, ListFaults, restart_when_gone,
+    self, ChangeFaults, Choose, Counters, FaultCounters, FaultDesk, FaultSums, Heal, ListFaults, restart_when_gone,
 };
 use super::fleet::{CommandError, DrainWorker, FindRanks, Fleet, Kill, Launch};
 use super::inspect::Inspect;
@@ -207,6 +207,15 @@ impl Control {
             .send(ChangeFaults { remove, add })
             .await
             .map_err(|_| stopped())?
+    }
+
+    /// Whether a fault could strike anything of this fleet.
+    ///
+    /// # Errors
+    /// Why it never can.
+    pub fn check_fault(&self, fault: &Fault) -> Result<(), FaultError> {
+        fault_desk::check(fault, &self.registry)?;
+        fault.check(&self.registry.candidates())
     }
 
     /// All faults, by number.

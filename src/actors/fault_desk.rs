@@ -237,7 +237,7 @@ pub(super) async fn restart_when_gone(
 }
 
 /// What cannot be carried out is refused when the fault is added: children that none of those that it may strike has.
-fn check(fault: &Fault, registry: &Registry) -> Result<(), FaultError> {
+pub(super) fn check(fault: &Fault, registry: &Registry) -> Result<(), FaultError> {
     let Kind::Life(LifeFault::Crash { actor, .. } | LifeFault::Panic { actor }) = &fault.kind else {
         return Ok(());
     };

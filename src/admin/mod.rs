@@ -3,7 +3,7 @@
 //! | Module | Job |
 //! |---|---|
 //! | [`status`], `exporter` | probes and Prometheus, as Dynamo workers have them |
-//! | [`server`] | the admin server: who may connect, how many, who is asked for a token |
+//! | [`server`], `guard`, `places` | the admin server; who is served, who is asked for a token; how many, and who gives way |
 //! | `routes`, `live`, [`figures`] | snapshots, faults, commands; changes as server-sent events; what they count |
 //! | `dashboard` | the page that shows all of it in a browser |
 //! | [`openapi`], `schemas` | the table of its paths, what bodies and answers hold, and the document made from both |
@@ -14,6 +14,7 @@ mod counters;
 mod dashboard;
 mod exporter;
 pub mod figures;
+mod guard;
 mod live;
 pub mod openapi;
 mod places;

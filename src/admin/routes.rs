@@ -103,9 +103,15 @@ async fn requests(State(api): State<Arc<Api>>, Asked(most): Asked<Most>) -> Answ
 async fn why(State(api): State<Arc<Api>>, Named(request): Named) -> Answer {
     let mut found = api.control.why(&request).await;
     match (found.pop(), found.is_empty()) {
-        (None, _) => Err(Problem::not_found(format!(
-            "no answer to request {request:?} is under way; it is over, or never came here"
-        ))),
+        (None, _) => Err(Problem::not_found(match api.control.swallowed_unseen() {
+            0 => format!(
+                "no answer to request {request:?} is under way, and no fault holds it; it is over, or never came here"
+            ),
+            more => format!(
+                "no answer to request {request:?} is under way; it is over, never came here, or is one of {more} that \
+                 faults have swallowed and that are too many to be listed"
+            ),
+        })),
         (Some(only), true) => Ok(Json(json!(only))),
         // A router that migrates a request has two answers to it for a moment.
         (Some(last), false) => {
@@ -126,8 +132,8 @@ async fn workers(State(api): State<Arc<Api>>, Asked(which): Asked<Which>) -> Ans
     let mut rows = api.control.registry().rows(api.control.now());
     if let Some(select) = which.select {
         let select: Selector = select.parse()?;
-        if !select.can_match(&api.control.registry().candidates()) {
-            return Err(nobody(&select));
+        if let Some(nobody) = select.unmatched(&api.control.registry().candidates()) {
+            return Err(selects_nobody(&nobody));
         }
         let chosen = api.control.choose(select, 0).await;
         let chosen: Vec<String> = chosen.iter().map(ToString::to_string).collect();
@@ -362,9 +368,12 @@ async fn command(State(api): State<Arc<Api>>, body: Bytes) -> Result<Response, P
     let targets: Vec<ActorPath> = match (&order.path, order.select) {
         (Some(path), None) => vec![path.parse()?],
         (None, Some(select)) => {
+            if let Some(nobody) = select.unmatched(&api.control.registry().candidates()) {
+                return Err(selects_nobody(&nobody));
+            }
             let chosen = api.control.choose(select.clone(), order.seed).await;
             if chosen.is_empty() {
-                return Err(nobody(&select));
+                return Err(selects_nobody(&select));
             }
             chosen
                 .into_iter()
@@ -392,7 +401,7 @@ async fn command(State(api): State<Arc<Api>>, body: Bytes) -> Result<Response, P
     Ok((worst, Json(json!({"results": results}))).into_response())
 }
 
-fn nobody(select: &Selector) -> Problem {
+fn selects_nobody(select: &Selector) -> Problem {
     Problem::not_found(format!("{select} selects no worker of this fleet"))
 }
 

@@ -146,11 +146,12 @@ pub struct ReplayArgs {
     pub aic_nextn_accept_rates: Option<String>,
     /// Scale workers while the replay runs: path or text, JSON or YAML.
     ///
-    /// A configuration of Dynamo's planner, `{mode: agg|disagg, optimization_target: throughput|latency|load, ...}`, with
-    /// the keys and defaults of release 1.4.2, whose rules decide; keys about Kubernetes, Prometheus and the planner's own
-    /// reports mean nothing here. Or a script,
-    /// `{initial_tick_ms: MS, ticks: [{target_prefill: N, target_decode: N, next_tick_ms: MS}, ...]}`. Or
-    /// an outside program, `{command: [PROGRAM, ARGUMENT, ...], config: ANYTHING, timeout_seconds: 60}`, which reads and
+    /// A configuration of Dynamo's planner, `{mode: agg|disagg, optimization_target: throughput|latency|load|sla, ...}`,
+    /// with the keys and defaults of release 1.4.2, whose rules decide. Keys about Kubernetes, Prometheus and the planner's
+    /// own reports mean nothing here; for sla the speed of engines is learned from their passes, and throughput scales with
+    /// `load_predictor` constant or kalman. Or a script,
+    /// `{initial_tick_ms: MS, ticks: [{target_prefill: N, target_decode: N, next_tick_ms: MS}, ...]}`. Or an outside
+    /// program, `{command: [PROGRAM, ARGUMENT, ...], config: ANYTHING, timeout_seconds: 60}`, which reads and
     /// writes lines of JSON: `{"type":"start","config":...}` is answered by `{"initial_tick_ms": MS}`, and each
     /// `{"type":"tick","snapshot":{...}}` by `{"target_prefill": N, "target_decode": N, "next_tick_ms": MS}`. Numbers that
     /// are left out change nothing; without a next tick there is none. `{"type":"end"}` comes last and wants no answer.
@@ -159,7 +160,7 @@ pub struct ReplayArgs {
     /// Sweep points for the planner's start.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = numbers::count)]
     pub benchmark_granularity: u32,
-    /// End at this virtual time, s; passes under way still count. Trace files only.
+    /// End at this virtual time, s; passes under way still count. Trace files and --replay-mode offline only.
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = numbers::real)]
     pub max_sim_time_seconds: Option<f64>,
     /// Good service: time to the first token, ms.
@@ -168,7 +169,8 @@ pub struct ReplayArgs {
     /// Good service: mean time between tokens, ms.
     #[arg(long, value_name = "MS", allow_negative_numbers = true, value_parser = numbers::real)]
     pub sla_itl_ms: Option<f64>,
-    /// Good service: arrival to last token, ms; stands alone, but for --semantics 1.4.2.
+    /// Good service: arrival to last token, ms. Beside --sla-ttft-ms and --sla-itl-ms every bound that is given counts;
+    /// Dynamo 1.6.1 itself and the YAML form of predict take it alone.
     #[arg(long, value_name = "MS", allow_negative_numbers = true, value_parser = numbers::real)]
     pub sla_e2e_ms: Option<f64>,
     /// Where the report goes: a file, or a directory for a name with the time in it [default: the current directory].

@@ -24,6 +24,8 @@
 //! | [`check`] | what has to hold, and whether it did; pure |
 //! | [`report`] | the verdict as text, JSON, JUnit and HTML; pure |
 //! | `client`, `connections`, [`sse`], `load` | probe load over HTTP |
+//! | `content` | whether an answer consists of the tokens that workers gave; pure |
+//! | `refuse` | drills that this fleet cannot run |
 //! | `program` | a load that is a program, AIPerf for one: started, waited for, ended |
 //! | `stage`, `router`, `process`, `group`, `scratch`, `tail` | the fleet, the router in front of it and its end, their files |
 //! | `timeline`, `watcher` | what is done to the fleet; what it looks like meanwhile |
@@ -46,6 +48,7 @@ pub mod plan;
 mod process;
 mod program;
 pub mod record;
+mod refuse;
 pub mod report;
 mod router;
 mod run;

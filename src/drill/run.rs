@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::check::{Check, Quantity, Whom, judge};
+use super::check::{Check, Quantity, judge};
 use super::error::{DrillError, Unfinished};
 use super::index;
 use super::load::{self, Pace, Shared, Targets};
@@ -20,12 +20,12 @@ use super::plan::Plan;
 use super::process::{Process, Surroundings};
 use super::program::{self, Job};
 use super::record::{Drift, Moment, ProgramRun, Record, Request, Witness};
+use super::refuse;
 use super::report::Report;
 use super::router::{self, Expected};
 use super::scenario::index::Way;
 use super::scenario::load::Target;
 use super::scenario::server::Server;
-use super::scenario::step::Action;
 use super::scenario::{Scenario, step};
 use super::scratch::Scratch;
 use super::stage::{self, Wanted};
@@ -36,8 +36,6 @@ use super::watcher::Watcher;
 use crate::actors::control::Control;
 use crate::cluster::Cluster;
 use crate::config::Config;
-use crate::faults::Selector;
-use crate::faults::select::Candidate;
 
 /// Puts a router in front of a fleet that has just come up; the answer is its address, `http://host:port`.
 pub type MakeRouter<'a> = Box<dyn FnOnce(&Cluster, &Config) -> Result<String, String> + 'a>;
@@ -122,7 +120,7 @@ pub fn attempt(scenario: &Scenario, options: Options<'_>) -> Result<Report, Unfi
         Front::Made(make) => (None, Some(make)),
     };
     let direct = front.is_none() && make.is_none();
-    refuse_what_says_nothing(scenario, direct)?;
+    refuse::what_says_nothing(scenario, direct)?;
     let scratch = Scratch::make().map_err(|error| DrillError::Io("make a directory".into(), error))?;
     let wanted = Wanted {
         scenario,
@@ -140,7 +138,7 @@ pub fn attempt(scenario: &Scenario, options: Options<'_>) -> Result<Report, Unfi
         .map_err(|error| DrillError::Io("start a runtime".into(), error))?;
     tell("starting the fleet");
     let cluster = Cluster::start(&config)?;
-    refuse_unknown_workers(scenario, &cluster.control().registry().candidates())?;
+    refuse::what_is_not_there(scenario, cluster.control())?;
     let front = match make {
         None => front,
         Some(make) => {
@@ -166,50 +164,6 @@ pub fn attempt(scenario: &Scenario, options: Options<'_>) -> Result<Report, Unfi
     let record = recorded?;
     let judgements = scenario.checks.iter().map(|check| judge(check, &record)).collect();
     Ok(Report::new(scenario, record, judgements, begun.elapsed()))
-}
-
-fn refuse_what_says_nothing(scenario: &Scenario, direct: bool) -> Result<(), DrillError> {
-    let has_indexer = matches!(scenario.index.way, Way::Indexer(_));
-    let says_nothing = |check: &Check| {
-        let quantity = &check.condition.quantity;
-        check.needs_frontend || quantity.is_of_a_router() && !(has_indexer && *quantity == Quantity::IndexDrift)
-    };
-    if direct && scenario.checks.iter().all(says_nothing) {
-        return Err(DrillError::Input(format!(
-            "{}: every check needs a frontend; name one with --frontend or --frontend-command",
-            scenario.path.display()
-        )));
-    }
-    Ok(())
-}
-
-/// A step or a check about workers that this fleet does not have.
-fn refuse_unknown_workers(scenario: &Scenario, fleet: &[Candidate]) -> Result<(), DrillError> {
-    let many = fleet.len();
-    let refuse = |what: &str, select: &Selector| {
-        Err(DrillError::Input(format!(
-            "{}: {what:?}: {select} names no worker of this fleet of {many}",
-            scenario.path.display()
-        )))
-    };
-    for (line, action) in scenario.steps.iter().flat_map(|step| &step.actions) {
-        let select = match action {
-            Action::Fault(fault) => &fault.select,
-            Action::Order(_, select) => select,
-            Action::ClearFaults | Action::Load { .. } => continue,
-        };
-        if !select.can_match(fleet) {
-            return refuse(line, select);
-        }
-    }
-    for check in &scenario.checks {
-        if let Quantity::Reaching(Whom::Named(select)) = &check.condition.quantity
-            && !select.can_match(fleet)
-        {
-            return refuse(&check.expect, select);
-        }
-    }
-    Ok(())
 }
 
 /// What came of comparisons.

@@ -114,6 +114,13 @@ pub trait Engine: Handoff + Send {
         None
     }
 
+    /// Between passes, when [`Engine::wakes_at`] says so: ends the transfers below the GPU that are over by `now` and moves
+    /// what has changed into `pass`, which holds nothing else afterwards. Nobody runs: use [`Engine::step`] for that.
+    fn end_transfers(&mut self, now: SimTime, pass: &mut Pass) {
+        let _ = now;
+        pass.clear();
+    }
+
     /// Drops every unreferenced cached block; returns the events (empty when nothing was cached).
     fn clear_cache(&mut self) -> Vec<KvEvent>;
 

@@ -73,17 +73,7 @@ impl Ledger {
         if let Some(unknown) = remove.iter().find(|id| !self.standing.contains_key(id)) {
             return Err(FaultError::Unknown(*unknown));
         }
-        if let Some(nobody) = add.iter().find(|fault| !fault.select.can_match(fleet)) {
-            return Err(FaultError::Nobody(nobody.select.clone()));
-        }
-        let strikes = |fault: &Fault| fault.select.can_match(&concerned(fleet, &fault.kind));
-        if let Some(idle) = add.iter().find(|fault| !strikes(fault)) {
-            let why = fleet
-                .iter()
-                .find_map(|worker| idle.kind.spares(worker))
-                .unwrap_or_default();
-            return Err(FaultError::Spared(idle.select.clone(), why));
-        }
+        add.iter().try_for_each(|fault| fault.check(fleet))?;
         let live = self
             .standing
             .values()
@@ -310,6 +300,23 @@ impl Ledger {
     pub fn sums(&self) -> Sums {
         let struck = self.standing.values().flat_map(Standing::struck);
         self.bygone.sums(self.last_id, struck.map(AsRef::as_ref))
+    }
+}
+
+impl Fault {
+    /// Whether it could strike anybody of the fleet.
+    ///
+    /// # Errors
+    /// Whom of those that it names there is not, or why none of them has what it strikes.
+    pub fn check(&self, fleet: &[Candidate]) -> Result<(), FaultError> {
+        if let Some(nobody) = self.select.unmatched(fleet) {
+            return Err(FaultError::Nobody(nobody));
+        }
+        if self.select.can_match(&concerned(fleet, &self.kind)) {
+            return Ok(());
+        }
+        let why = fleet.iter().find_map(|worker| self.kind.spares(worker));
+        Err(FaultError::Spared(self.select.clone(), why.unwrap_or_default()))
     }
 }
 

@@ -138,6 +138,19 @@ impl Selector {
         fleet.iter().any(|worker| self.pool.holds(worker))
     }
 
+    /// What of it selects no worker of the fleet, and never can: all of it, or a worker or range of its list.
+    pub fn unmatched(&self, fleet: &[Candidate]) -> Option<Self> {
+        let Pool::Ranges(ranges) = &self.pool else {
+            return (!self.can_match(fleet)).then(|| self.clone());
+        };
+        let alone = |range| Self {
+            rule: Rule::Everyone,
+            pool: Pool::Ranges(vec![range]),
+        };
+        let mut parts = ranges.iter().map(|range| alone(*range));
+        parts.find(|part| !part.can_match(fleet))
+    }
+
     /// The workers it means now, by position.
     pub fn choose(&self, fleet: &[Candidate], dice: Dice) -> Vec<WorkerId> {
         let pool = fleet.iter().filter(|worker| self.pool.holds(worker));
@@ -235,6 +248,20 @@ mod tests {
         assert_eq!(chosen("50%@group:decode").len(), 2, "half of the four that are alive");
         assert_eq!(chosen("1%").len(), 1, "a share is never nobody");
         assert_eq!(chosen("group:other"), Vec::<u32>::new());
+    }
+
+    #[test]
+    fn who_is_named_and_not_there_is_told_alone() {
+        let unmatched = |text: &str| {
+            let part = text.parse::<Selector>().unwrap().unmatched(&fleet());
+            part.map(|part| part.to_string())
+        };
+        assert_eq!(unmatched("w0,w9,w3").as_deref(), Some("w9"));
+        assert_eq!(unmatched("hottest@w1,w20-w30").as_deref(), Some("w20-w30"));
+        assert_eq!(unmatched("group:other").as_deref(), Some("group:other"));
+        for text in ["*", "w0-w31", "w7,w2", "random(20)", "hottest@group:prefill"] {
+            assert_eq!(unmatched(text), None, "{text}");
+        }
     }
 
     #[test]

@@ -80,6 +80,9 @@ pub enum PlannerPolicy {
     Enabled,
 }
 
+/// Most workers of a side that come or go by one look at the traffic, unless the section says.
+const MOST_STEPS: u32 = 8;
+
 fn wrong<T>(what: impl Into<String>) -> Result<T, PredictError> {
     Err(PredictError::Config(what.into()))
 }
@@ -104,6 +107,8 @@ pub(super) fn configuration(document: &Document, gpus: (u32, u32)) -> Result<Opt
     };
     keys.retain(|_, value| !value.is_null());
     keys.insert("mode".into(), if disaggregated { "disagg" } else { "agg" }.into());
+    keys.entry("max_throughput_scaling_replicas")
+        .or_insert(MOST_STEPS.into());
     keys.insert("decode_engine_num_gpu".into(), gpus.1.into());
     if disaggregated {
         keys.insert("prefill_engine_num_gpu".into(), gpus.0.into());

@@ -11,6 +11,7 @@ mod raw;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use crate::distinct_files::{Clash, DistinctFiles};
 use crate::engine::{Profile, ProfileError, ProfilePoints};
 
 pub use fit::FitError;
@@ -151,13 +152,16 @@ pub enum ConvertError {
         /// Why.
         source: std::io::Error,
     },
+    /// The output is the input, or a part of it.
+    #[error("{0}")]
+    Same(String),
 }
 
 impl ConvertError {
     /// Process exit code: 1 the output could not be written, 2 bad input.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Load(_) => 2,
+            Self::Load(_) | Self::Same(_) => 2,
             Self::Write { .. } => 1,
         }
     }
@@ -254,11 +258,22 @@ pub fn save(profile: &Profile, path: &Path) -> std::io::Result<()> {
 /// # Errors
 /// [`ConvertError`]; nothing is written when the input is at fault.
 pub fn convert(from: &Path, to: &Path) -> Result<Profile, ConvertError> {
-    let profile = load(from)?;
-    save(&profile, to).map_err(|source| ConvertError::Write {
+    let failed = |source| ConvertError::Write {
         path: to.to_owned(),
         source,
+    };
+    let mut files = DistinctFiles::default();
+    if from.is_dir() {
+        raw::files(from).for_each(|path| files.reads("the profile", &path));
+    } else {
+        files.reads("the profile", from);
+    }
+    files.writes("--output", to).map_err(|clash| match clash {
+        Clash::Taken(what) => ConvertError::Same(what),
+        Clash::Io(source) => failed(source),
     })?;
+    let profile = load(from)?;
+    save(&profile, to).map_err(failed)?;
     Ok(profile)
 }
 

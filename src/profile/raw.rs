@@ -44,6 +44,14 @@ pub(super) fn read(directory: &Path) -> Result<(PrefillSamples, DecodeSamples), 
     }
 }
 
+/// The files that are read from a directory.
+pub(super) fn files(directory: &Path) -> impl Iterator<Item = PathBuf> {
+    let found = [find(directory, PREFILL), find(directory, DECODE)];
+    found.into_iter().flatten().map(|source| match source {
+        Source::Npz(path) | Source::Json(path) => path,
+    })
+}
+
 fn find(directory: &Path, [npz, json]: [&str; 2]) -> Option<Source> {
     let there = |name: &str| Some(directory.join(name)).filter(|path| path.exists());
     there(npz).map(Source::Npz).or_else(|| there(json).map(Source::Json))

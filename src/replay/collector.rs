@@ -128,8 +128,8 @@ impl Collector {
     }
 
     /// A request ended: keeps its record, where records are wanted.
-    pub(crate) fn record(&mut self, id: u64, flight: &Flight, terminal: Terminal, now: SimTime, source: &dyn Source) {
-        self.rejected += u64::from(terminal == Terminal::Rejected);
+    pub(crate) fn record(&mut self, flight: &Flight, terminal: Terminal, now: SimTime, source: &dyn Source) {
+        self.rejected += u64::from(terminal != Terminal::Completed);
         let Some(records) = &mut self.records else { return };
         let tag = flight.turn.tag;
         let time = |time: Option<SimTime>| time.map(SimTime::as_ms);
@@ -139,7 +139,8 @@ impl Collector {
             .map(|(first, last)| last.ms_since(first) / f64::from(flight.tokens - 1));
         let handoff = flight.handoff.as_deref();
         let index = |target: Target| target.worker * self.dp_size + target.rank;
-        let target = flight.route.target;
+        // Where a worker turns a request away it counts as nobody's.
+        let target = flight.route.target.filter(|_| terminal != Terminal::Failed);
         let first_route = handoff.map_or(&flight.route, |handoff| &handoff.route);
         let block_size = self.block_size;
         let overlap_tokens = |route: &RouteLog| route.overlap.map_or(0, |(selected, _)| selected * block_size);
@@ -150,7 +151,7 @@ impl Collector {
             turn_index: session.as_ref().filter(|_| !in_play).map(|_| flight.turn.turn),
             session_id: session,
             agentic: source.identity(tag),
-            uuid: uuid(id),
+            uuid: uuid(flight.ordinal),
             request_id: source.request_name(tag).map(str::to_owned),
             play_id: source.play_name(tag).map(str::to_owned),
             arrival_time_ms: flight.arrival.as_ms(),
@@ -286,12 +287,11 @@ fn admissions(flight: &Flight) -> Vec<AdmissionRecord> {
     (0..).zip(&flight.admitted).map(record).collect()
 }
 
-/// A name of the usual form for a request.
-fn uuid(id: u64) -> String {
-    let (generation, slot) = (id >> 32, id & 0xffff_ffff);
+/// A name of the usual form for a request: its number.
+fn uuid(ordinal: u64) -> String {
     format!(
-        "00000000-0000-0000-{:04x}-{:04x}{slot:08x}",
-        generation >> 16,
-        generation & 0xffff
+        "00000000-0000-0000-{:04x}-{:012x}",
+        ordinal >> 48,
+        ordinal & 0xffff_ffff_ffff
     )
 }

@@ -198,7 +198,14 @@ impl<F: TurnFile> Source for FileSource<F> {
         let Some(flying) = self.flying.remove(&tag) else { return };
         self.ended += 1;
         let session = flying.session;
-        let Some(next) = self.file.following(tag) else {
+        let mut following = self.file.following(tag);
+        while terminal == Terminal::Failed
+            && let Some(next) = following
+        {
+            self.ended += 1;
+            following = self.file.following(next);
+        }
+        let Some(next) = following else {
             self.open.remove(&session);
             return;
         };
@@ -302,7 +309,7 @@ mod tests {
     fn sessions(count: u32, in_order: bool) -> String {
         let mut random = StdRng::seed_from_u64(7);
         let mut text = String::new();
-        let mut at = 1000.0;
+        let mut at = 50_000.0;
         let mut open = [0_u32; 6];
         for row in 0..count {
             at += if in_order {
@@ -354,6 +361,7 @@ mod tests {
                     block_tokens: 16,
                     delta,
                     timed: load != Load::Concurrency(3),
+                    rules: Semantics::V1_6_1,
                 };
                 let file = MooncakeFile::new(|| Ok(lines("t", &text)), options).unwrap();
                 let loaded = read_mooncake(MooncakeRows::new(lines("t", &text), options)).unwrap();
@@ -436,6 +444,7 @@ mod tests {
             block_tokens: 16,
             delta: false,
             timed: false,
+            rules: Semantics::V1_6_1,
         };
         let file = MooncakeFile::new(|| Ok(lines("t", &text)), options).unwrap();
         let mut source = FileSource::new(file, Load::Concurrency(5));
@@ -458,6 +467,7 @@ mod tests {
             block_tokens: 16,
             delta: false,
             timed: true,
+            rules: Semantics::V1_6_1,
         };
         let half = text[..text.len() / 2].rfind('\n').map_or(0, |end| end + 1);
         let opened = std::cell::Cell::new(0);

@@ -176,9 +176,9 @@ impl Worker {
     }
 
     /// When a worker without a pass has to be looked at again because of transfers between its memories, as far as
-    /// anybody waits for them.
-    pub(crate) fn wakes_at(&self) -> Option<SimTime> {
-        let waiting = self.ranks.iter().filter(|_| self.assigned > 0);
+    /// anybody waits for them or is told of them.
+    pub(crate) fn wakes_at(&self, told: bool) -> Option<SimTime> {
+        let waiting = self.ranks.iter().filter(|_| told || self.assigned > 0);
         waiting.filter_map(|rank| rank.engine.wakes_at()).min()
     }
 }

@@ -11,6 +11,8 @@ use super::source::{Source, Turn};
 #[derive(Debug)]
 pub(crate) struct Flight {
     pub(crate) turn: Turn,
+    /// Number of the request among all that arrived, from 1.
+    pub(crate) ordinal: u64,
     /// When latencies start to count.
     pub(crate) arrival: SimTime,
     /// When the workload sent it out.
@@ -76,8 +78,6 @@ impl AdmissionLog {
 /// Progress of a request through a disaggregated fleet.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Handoff {
-    /// Number of the request among all that arrived.
-    pub(crate) ordinal: u64,
     /// Way to the prefill worker.
     pub(crate) route: RouteLog,
     pub(crate) prefill_admit: Option<SimTime>,
@@ -140,6 +140,7 @@ impl Flight {
 
     pub(crate) fn new(turn: Turn, arrival: SimTime, now: SimTime) -> Self {
         Self {
+            ordinal: 0,
             arrival,
             sent_out: now,
             dispatched: None,
@@ -174,6 +175,8 @@ pub(crate) struct Flights {
     vacant: Vec<u32>,
     count: usize,
     bytes: u64,
+    /// Of all times.
+    added: u64,
 }
 
 impl Flights {
@@ -194,7 +197,11 @@ impl Flights {
         let (generation, slot) = &mut self.slots[at as usize];
         *generation += 1;
         self.bytes += memory::of_request(turn.input_tokens);
-        *slot = Some(Flight::new(turn, arrival, now));
+        self.added += 1;
+        *slot = Some(Flight {
+            ordinal: self.added,
+            ..Flight::new(turn, arrival, now)
+        });
         self.count += 1;
         u64::from(*generation) << 32 | u64::from(at)
     }

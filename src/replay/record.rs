@@ -10,6 +10,9 @@ pub enum Terminal {
     Completed,
     /// Too large for any worker.
     Rejected,
+    /// Computed, or to be computed, by a prefill worker, but the decode worker that was to answer can never hold it. By the
+    /// rules of 1.6.1 its session ends with it.
+    Failed,
 }
 
 /// What became of a request. Times in ms of the virtual clock; keys as in Dynamo's replay.

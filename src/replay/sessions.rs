@@ -343,7 +343,15 @@ impl Source for SessionSource {
                 history.extend_from_slice(&said[..tokens.min(said.len())]);
             }
         }
-        if row.next == NONE {
+        let over = terminal == Terminal::Failed;
+        if over {
+            let mut next = row.next;
+            while next != NONE {
+                self.ended += 1;
+                next = self.trace.turns[next as usize].next;
+            }
+        }
+        if over || row.next == NONE {
             self.open -= 1;
             self.histories.remove(&row.session);
             return;

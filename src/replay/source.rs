@@ -70,7 +70,7 @@ pub trait Source {
     /// A request is about to end with so many tokens, fewer than were asked for: its worker takes no longer sequence.
     fn cut_short(&mut self, _tag: u32, _tokens: u32) {}
 
-    /// A request ended.
+    /// A request ended. What was to follow one that failed never comes.
     fn ended(&mut self, tag: u32, now: SimTime, terminal: Terminal);
 
     /// Appends the prompt of a request to `prompt`.

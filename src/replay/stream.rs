@@ -188,7 +188,7 @@ pub(super) mod tests {
     use std::fmt::Write;
     use std::io::{self, BufReader, Read};
 
-    use crate::engine::EngineConfig;
+    use crate::engine::{EngineConfig, Semantics};
     use crate::router::{PolicyProfile, RouterConfig};
 
     use super::super::trace::{Lines, MooncakeOptions, read_mooncake};
@@ -199,6 +199,7 @@ pub(super) mod tests {
         block_tokens: 16,
         delta: false,
         timed: true,
+        rules: Semantics::V1_6_1,
     };
 
     /// A trace that is written while it is read: `rows` lines of about a kilobyte.

@@ -224,6 +224,7 @@ mod tests {
             block_tokens: 4,
             delta: false,
             timed: true,
+            rules: crate::engine::Semantics::V1_6_1,
         };
         assert!(MooncakeFile::new(|| file.lines(), options).is_ok());
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);

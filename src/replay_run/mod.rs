@@ -12,6 +12,7 @@ mod interrupt;
 mod memory;
 mod mooncake;
 mod output;
+mod outside;
 mod plan;
 mod planner;
 mod pools;

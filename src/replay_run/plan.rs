@@ -395,6 +395,15 @@ fn check_values(args: &ReplayArgs) -> Result<(), RunError> {
             ));
         }
     }
+    if args
+        .max_sim_time_seconds
+        .is_some_and(|seconds| !(seconds * 1e3).is_finite())
+    {
+        return invalid("--max-sim-time-seconds is no number of ms; leave it out for a run without an end");
+    }
+    if args.max_sim_time_seconds.is_some() && args.replay_mode == ReplayMode::Online {
+        return invalid("--max-sim-time-seconds works with --replay-mode offline only");
+    }
     check_sla(args)?;
     let ratio = args.trace_shared_prefix_ratio;
     if args.trace_format == TraceFormat::AppliedComputeAgentic && !(0.0..=1.0).contains(&ratio) {
@@ -419,20 +428,19 @@ fn check_values(args: &ReplayArgs) -> Result<(), RunError> {
     Ok(())
 }
 
-/// Bounds of good service; any of them may be given together, as with the flags of Dynamo 1.4.2.
+/// Bounds of good service; any of them may be given together, as with the flags of Dynamo 1.4.2, which takes 0, too.
 fn check_sla(args: &ReplayArgs) -> Result<(), RunError> {
     let bounds = [
         ("--sla-ttft-ms", args.sla_ttft_ms),
         ("--sla-itl-ms", args.sla_itl_ms),
         ("--sla-e2e-ms", args.sla_e2e_ms),
     ];
-    if args.semantics == Semantics::V1_4_2 {
-        let none = bounds.iter().find(|(_, bound)| bound.is_some_and(f64::is_nan));
-        return none.map_or(Ok(()), |(flag, _)| invalid(format!("{flag} is NaN, expected ms")));
-    }
+    let takes_zero = args.semantics == Semantics::V1_4_2;
     for (flag, bound) in bounds {
-        if let Some(bound) = bound.filter(|bound| !bound.is_finite() || *bound <= 0.0) {
-            return invalid(format!("{flag} is {}, expected ms above 0", number(bound)));
+        let fits = |bound: f64| bound.is_finite() && (bound > 0.0 || takes_zero && bound == 0.0);
+        if let Some(bound) = bound.filter(|&bound| !fits(bound)) {
+            let least = if takes_zero { "from 0 on" } else { "above 0" };
+            return invalid(format!("{flag} is {}, expected ms {least}", number(bound)));
         }
     }
     Ok(())

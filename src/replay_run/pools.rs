@@ -83,7 +83,7 @@ impl Pools {
 
     /// The fleet, for a workload of sessions or of single requests.
     pub(super) fn fleet(&self, args: &ReplayArgs, sessions: bool) -> FleetSpec {
-        let old_vllm = args.semantics == Semantics::V1_4_2 && self.serving.engine.kind == EngineKind::Vllm;
+        let old_vllm = args.semantics == Semantics::V1_4_2 && self.serving.engine.kind != EngineKind::Sglang;
         let decoders = if self.prefill.is_some() {
             args.num_decode_workers
         } else {
@@ -126,7 +126,7 @@ impl Engines {
     /// Dynamo's planner for them.
     pub(super) fn planner(&self, config: PlannerConfig) -> DynamoPlanner {
         let config = match self.semantics {
-            Semantics::V1_4_2 => config.with_gpus_of_engines(),
+            Semantics::V1_4_2 => config.of_1_4_2(),
             Semantics::V1_6_1 => config,
         };
         DynamoPlanner::new(config, self.prefill, self.serving)
@@ -137,8 +137,11 @@ fn capabilities(document: &EngineDocument) -> Capabilities {
     let (engine, ranks) = (&document.engine, document.data_parallel_size);
     Capabilities {
         gpus: document.gpus,
+        max_num_batched_tokens: engine.max_num_batched_tokens,
+        max_num_seqs: engine.max_num_seqs,
         context_length: engine.max_model_len,
         max_kv_tokens: u64::from(engine.num_gpu_blocks) * u64::from(engine.block_size) * u64::from(ranks),
+        nextn: engine.speculation.as_ref().map_or(0, |speculation| speculation.nextn),
     }
 }
 

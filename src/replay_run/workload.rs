@@ -44,6 +44,7 @@ pub fn workload(args: &ReplayArgs) -> Result<Workload, RunError> {
                 block_tokens,
                 delta: args.trace_format == TraceFormat::MooncakeDelta,
                 timed: args.replay_concurrency.is_none(),
+                rules: args.semantics,
             };
             mooncake::read(first, options, load(args))
         }

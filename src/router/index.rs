@@ -159,6 +159,40 @@ impl Index {
         }
         self.matching = matching;
     }
+
+    /// For each target the number of blocks of `prompt` that it holds one after the other from position `from` on, into
+    /// `hits` (one entry per target).
+    pub fn continued(&mut self, prompt: &[SequenceHash], from: &[u32], hits: &mut [u32]) {
+        hits.fill(0);
+        if self.is_empty() {
+            return;
+        }
+        let mut starts: Vec<(usize, usize)> = from.iter().map(|&from| from as usize).zip(0..).collect();
+        starts.sort_unstable();
+        let mut starts = starts.into_iter().peekable();
+        let mut going: Vec<usize> = Vec::new();
+        let mut at = starts.peek().map_or(0, |&(first, _)| first);
+        while let Some(&hash) = prompt.get(at) {
+            while let Some((_, target)) = starts.next_if(|&(start, _)| start <= at) {
+                going.push(target);
+            }
+            match self.find(hash) {
+                Some(slot) => {
+                    let holders = self.holders(slot);
+                    going.retain(|&target| holders[target / WORD] & (1 << (target % WORD)) != 0);
+                }
+                None => going.clear(),
+            }
+            for &target in &going {
+                hits[target] += 1;
+            }
+            at += 1;
+            if going.is_empty() {
+                let Some(&(next, _)) = starts.peek() else { break };
+                at = at.max(next);
+            }
+        }
+    }
 }
 
 /// Writes `depth` for the targets in word number `at`; 0 is there already.

@@ -9,11 +9,12 @@ use super::active::ActiveBlocks;
 use super::choice::choose;
 use super::classes::Classes;
 use super::draws::Draws;
+use super::overlap::{Holdings, Overlap};
 use super::policy::{BusyThreshold, PolicyProfile};
 use super::prefill::PrefillLoad;
 use super::queue::Urgency;
-use super::{Index, RouterConfig, Target};
-use crate::types::{KvEvent, SequenceHash, SimTime};
+use super::{RouterConfig, Target};
+use crate::types::{KvEvent, SequenceHash, SimTime, TierEvent};
 
 /// A request on its way to a target.
 #[derive(Debug, Clone)]
@@ -41,7 +42,8 @@ pub struct Placement {
     pub id: u64,
     /// Place.
     pub target: Target,
-    /// Leading blocks of the prompt that the place has cached, as far as the router knows.
+    /// Leading blocks of the prompt that the place has cached, as far as the router knows; those in host memory by their
+    /// weight.
     pub overlap_blocks: u32,
     /// Most such blocks at any place.
     pub best_overlap_blocks: u32,
@@ -95,7 +97,7 @@ struct Seat {
 #[derive(Debug)]
 struct Waiting {
     arrival: Arrival,
-    overlaps: Box<[u32]>,
+    overlaps: Box<[Overlap]>,
 }
 
 #[derive(Debug)]
@@ -113,7 +115,7 @@ pub struct KvRouter {
     block_size: u64,
     /// Token budget of a pass, which busy thresholds may be shares of.
     budget: f64,
-    index: Index,
+    holdings: Holdings,
     active: ActiveBlocks,
     /// Numbers are never reused.
     seats: Vec<Seat>,
@@ -123,7 +125,7 @@ pub struct KvRouter {
     queue: Classes<Waiting>,
     running: HashMap<u64, Running, FxBuildHasher>,
     draws: Draws,
-    overlaps: Vec<u32>,
+    overlaps: Vec<Overlap>,
     in_use: Vec<u32>,
     costs: Vec<(f64, usize)>,
 }
@@ -141,7 +143,7 @@ impl KvRouter {
         Self {
             block_size: u64::from(block_size.max(1)),
             budget: max_num_batched_tokens.map_or(f64::INFINITY, f64::from),
-            index: Index::new(1),
+            holdings: Holdings::new(),
             active: ActiveBlocks::default(),
             seats: Vec::new(),
             routable: Vec::new(),
@@ -166,9 +168,8 @@ impl KvRouter {
             prefill: PrefillLoad::default(),
             requests: 0,
         });
-        self.index.grow(self.seats.len());
+        self.holdings.grow(self.seats.len());
         self.active.grow(self.seats.len());
-        self.overlaps.resize(self.seats.len(), 0);
         self.in_use.resize(self.seats.len(), 0);
     }
 
@@ -183,7 +184,7 @@ impl KvRouter {
         self.drain(worker);
         for (number, seat) in self.seats.iter().enumerate() {
             if seat.target.worker == worker {
-                self.index.forget(number);
+                self.holdings.forget(number);
             }
         }
     }
@@ -191,7 +192,14 @@ impl KvRouter {
     /// Takes over a cache change of a target.
     pub fn apply(&mut self, target: Target, event: &KvEvent) {
         if let Some(&number) = self.numbers.get(&target) {
-            self.index.apply(number, event);
+            self.holdings.apply(number, event);
+        }
+    }
+
+    /// Takes over a change of what a target holds below its GPU.
+    pub fn apply_lower(&mut self, target: Target, change: &TierEvent) {
+        if let Some(&number) = self.numbers.get(&target) {
+            self.holdings.apply_lower(number, change);
         }
     }
 
@@ -212,15 +220,16 @@ impl KvRouter {
     /// [`RouterError`] when the queue is full.
     pub fn arrive(&mut self, arrival: Arrival, now: SimTime) -> Result<Routing, RouterError> {
         let mut overlaps = std::mem::take(&mut self.overlaps);
-        self.index.overlaps(&arrival.blocks, &mut overlaps);
+        self.holdings.of(&arrival.blocks, &mut overlaps);
         let routing = self.decide(arrival, &overlaps, now);
         self.overlaps = overlaps;
         routing
     }
 
-    fn decide(&mut self, arrival: Arrival, overlaps: &[u32], now: SimTime) -> Result<Routing, RouterError> {
-        let best = overlaps.iter().copied().max().unwrap_or(0);
-        let best_cached = u64::from(best) * self.block_size;
+    fn decide(&mut self, arrival: Arrival, overlaps: &[Overlap], now: SimTime) -> Result<Routing, RouterError> {
+        let weight = self.config.host_cache_hit_weight;
+        let cached = |&seat: &usize| overlap_of(overlaps, seat).tokens(weight, self.block_size);
+        let best_cached = self.routable.iter().map(cached).max().unwrap_or(0);
         let wanted = arrival.policy_class.as_deref();
         let class = self.queue.class_of(wanted, arrival.isl.saturating_sub(best_cached));
         let busy = self.queue.rules(class).busy;
@@ -280,11 +289,17 @@ impl KvRouter {
         self.active.remove(running.seat, &running.blocks);
     }
 
-    fn place(&mut self, arrival: Arrival, overlaps: &[u32], now: SimTime) -> Option<Placement> {
+    fn place(&mut self, arrival: Arrival, overlaps: &[Overlap], now: SimTime) -> Option<Placement> {
         self.score(&arrival, overlaps, now);
         let number = choose(&self.costs, self.config.router_temperature, &mut self.draws)?;
-        let overlap_blocks = overlaps.get(number).copied().unwrap_or(0);
-        let cached = u64::from(overlap_blocks) * self.block_size;
+        let weight = self.config.host_cache_hit_weight;
+        let overlap = overlap_of(overlaps, number);
+        let cached = overlap.tokens(weight, self.block_size);
+        let best = self
+            .routable
+            .iter()
+            .map(|&seat| overlap_of(overlaps, seat).whole_blocks(weight));
+        let best_overlap_blocks = best.max().unwrap_or(0);
         let target = self.seats[number].target;
         let blocks = if self.config.router_track_active_blocks {
             self.tracked_blocks(arrival.id, arrival.blocks)
@@ -305,8 +320,8 @@ impl KvRouter {
         Some(Placement {
             id: arrival.id,
             target,
-            overlap_blocks,
-            best_overlap_blocks: overlaps.iter().copied().max().unwrap_or(0),
+            overlap_blocks: overlap.whole_blocks(weight),
+            best_overlap_blocks,
         })
     }
 
@@ -356,7 +371,7 @@ impl KvRouter {
 
     /// Fills `costs` for every routable target, in order.
     #[allow(clippy::cast_precision_loss)]
-    fn score(&mut self, arrival: &Arrival, overlaps: &[u32], now: SimTime) {
+    fn score(&mut self, arrival: &Arrival, overlaps: &[Overlap], now: SimTime) {
         let config = &self.config;
         let mut in_use = std::mem::take(&mut self.in_use);
         if config.router_track_active_blocks && config.router_assume_kv_reuse {
@@ -376,8 +391,8 @@ impl KvRouter {
         let prompt_blocks = arrival.isl.div_ceil(self.block_size).max(1) as f64;
         self.costs.clear();
         for (number, seat) in routable() {
-            let overlap = overlaps.get(number).copied().unwrap_or(0);
-            let cached = u64::from(overlap) * self.block_size;
+            let overlap = overlap_of(overlaps, number);
+            let cached = overlap.tokens(config.host_cache_hit_weight, self.block_size);
             let prefill = if tracked { seat.prefill.tokens(now) } else { 0 };
             let raw = if tracked {
                 prefill + arrival.isl.saturating_sub(cached) + cached
@@ -390,7 +405,13 @@ impl KvRouter {
             } else {
                 1.0
             };
-            let credit = config.overlap_score_credit * decay * f64::from(overlap);
+            // Without credit for GPU memory no memory counts.
+            let credit = if config.overlap_score_credit == 0.0 {
+                0.0
+            } else {
+                config.overlap_score_credit * decay * f64::from(overlap.device)
+                    + config.host_cache_hit_weight * f64::from(overlap.host)
+            };
             let fresh = if config.router_track_active_blocks {
                 arrival.blocks.len() as f64 - f64::from(in_use[number])
             } else {
@@ -403,6 +424,11 @@ impl KvRouter {
         }
         self.in_use = in_use;
     }
+}
+
+/// A target that came after its request did holds nothing of it.
+fn overlap_of(overlaps: &[Overlap], number: usize) -> Overlap {
+    overlaps.get(number).copied().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -474,7 +500,7 @@ mod tests {
             0
         );
         router.remove(1);
-        assert!(router.index.is_empty());
+        assert!(router.holdings.is_empty());
         router.drain(0);
         assert_eq!(
             router.arrive(arrival(2, 0..8), SimTime::of_nanos(0)),

@@ -12,6 +12,7 @@ mod config;
 mod draws;
 mod index;
 mod kv;
+mod overlap;
 mod policy;
 mod prefill;
 mod queue;

@@ -292,16 +292,46 @@ fn a_router_may_be_made_when_the_fleet_is_up() {
 }
 
 #[test]
-fn a_step_that_strikes_an_actor_that_is_not_there_leaves_no_verdict() {
-    for actor in ["r9", "rendezvous"] {
+fn a_step_that_cannot_be_carried_out_leaves_no_verdict() {
+    let scenario = scenario(
+        "rate = 10\nprompt_tokens = 20\noutput_tokens = 2",
+        r#"
+        [[at]]
+        at = "200ms"
+        do = "kill w1"
+        [[at]]
+        at = "600ms"
+        mark = "late"
+        do = "drain w1"
+        [[check]]
+        expect = "failed == 0"
+        "#,
+    );
+    let report = run_with(&scenario, 1);
+    assert_eq!(report.verdict, Verdict::Error, "{}", report.text());
+    let errors = &report.record.moments[1].errors;
+    assert!(errors[0].contains("w1 is not alive"), "{errors:?}");
+}
+
+#[test]
+fn a_step_that_strikes_what_is_not_there_is_refused_before_the_drill_begins() {
+    for (step, words) in [
+        ("w0 crash actor=r9", "actor=r9: no worker that w0 selects has it"),
+        (
+            "* panic actor=rendezvous",
+            "actor=rendezvous: no worker that * selects has it",
+        ),
+        ("w0 never_ready", "only prefill workers have handoffs"),
+        ("w0,w7 slow factor=2", "w7 selects no worker"),
+        ("kill w1,w9-w12", "w9-w12 selects no worker"),
+    ] {
         let scenario = scenario(
             "rate = 10\nprompt_tokens = 20\noutput_tokens = 2",
-            &format!("[[at]]\nat = \"200ms\"\ndo = \"w0 crash actor={actor}\"\n[[check]]\nexpect = \"failed == 0\""),
+            &format!("[[at]]\nat = \"200ms\"\ndo = \"{step}\"\n[[check]]\nexpect = \"failed == 0\""),
         );
-        let report = run_with(&scenario, 1);
-        assert_eq!(report.verdict, Verdict::Error, "{actor}");
-        let errors = &report.record.moments[0].errors;
-        let words = format!("actor={actor}: no worker that w0 selects has it");
-        assert!(errors.iter().any(|error| error.contains(&words)), "{errors:?}");
+        let error = run(&scenario, Options::default()).unwrap_err();
+        assert!(matches!(error, DrillError::Input(_)), "{error}");
+        let error = error.to_string();
+        assert!(error.contains(words) && error.contains(step), "{error}");
     }
 }

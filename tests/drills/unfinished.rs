@@ -235,7 +235,7 @@ fn steps_and_checks_about_workers_that_there_are_not_are_bad_input() {
         let output = place.drill(&[name]);
         let stderr = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{stderr}");
-        assert!(stderr.contains("w99 names no worker of this fleet of 2"), "{stderr}");
+        assert!(stderr.contains("w99 selects no worker of this fleet"), "{stderr}");
     }
 }
 

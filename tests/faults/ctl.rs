@@ -129,6 +129,7 @@ fn exit_codes_tell_bad_input_from_a_fleet_that_says_no() {
     for (args, code, words) in [
         (&["kill", "w0/r7"][..], 1, "no actor w0/r7"),
         (&["kill", "w9"], 2, "selects no worker"),
+        (&["kill", "w0,w9"], 2, "w9 selects no worker"),
         (&["drain", "w0/r0"], 2, "whole workers"),
         (&["cache", "w0/r0", "--former"], 2, "whole workers"),
         (&["hang", "w0/r0"], 2, "a part of a worker"),

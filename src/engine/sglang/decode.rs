@@ -25,8 +25,7 @@ impl Sglang {
         }
         // Those that are retracted now count as well.
         pass.forward.decode = self.running.lengths();
-        self.retract(pass);
-        if self.running.is_empty() {
+        if !self.retract(pass) || self.running.is_empty() {
             return false;
         }
         self.make_room(self.decode_headroom());
@@ -217,13 +216,14 @@ impl Sglang {
         self.cache.hold(parent, &pages[full as usize - 1..]);
     }
 
-    /// Makes room for the next token of everybody, sending requests back to the queue while there is too little.
-    fn retract(&mut self, pass: &mut Pass) {
+    /// Makes room for the next token of everybody, sending requests back to the queue while there is too little. `false`:
+    /// there is none even for the last one, which keeps its place until a handoff gives memory back.
+    fn retract(&mut self, pass: &mut Pass) -> bool {
         if self.has_room() {
             if !self.rules.decodes_at_once() {
                 self.ratio.decay();
             }
-            return;
+            return true;
         }
         let mut victims = self.victims();
         let mut retracted = false;
@@ -234,7 +234,14 @@ impl Sglang {
                 retracted = true;
             }
         }
-        if !self.has_room() {
+        let has_room = self.has_room();
+        let waits = !has_room && self.withheld == 0 && !self.rules.is_real() && self.handoffs_hold_memory();
+        if waits {
+            if !retracted {
+                self.ratio.settle();
+                return false;
+            }
+        } else if !has_room {
             if self.withheld > 0 {
                 // There will be room when its pages come back.
                 self.send_back(0, pass);
@@ -248,7 +255,7 @@ impl Sglang {
         }
         if self.rules.decodes_at_once() {
             self.ratio.reset();
-            return;
+            return !waits;
         }
         let mut survivors = Survivors::default();
         for lane in self.running.iter() {
@@ -256,6 +263,7 @@ impl Sglang {
             survivors.add(self.generated(slot, self.running.held(lane)), slot.max_new);
         }
         self.ratio.retracted(survivors);
+        !waits
     }
 
     /// Evicts what the next token of everybody needs; `false`: that is not enough.

@@ -41,6 +41,11 @@ impl NewTokenRatio {
         self.value = (self.value - step).max(self.least);
     }
 
+    /// Steps without a retraction pass at one instant, as many as change anything.
+    pub(super) fn settle(&mut self) {
+        self.value = self.least;
+    }
+
     /// Nothing is left to do.
     pub(super) fn reset(&mut self) {
         self.value = self.initial;

@@ -90,13 +90,17 @@ impl Vllm {
         true
     }
 
-    /// Drops a request that waits.
+    /// Drops a request that waits, and gives back what was copied for it.
     fn turn_down(&mut self, at: u32, reason: Rejected) {
-        let id = self.slots[at].sequence.id;
         self.unqueue(at);
-        self.slots.remove(at);
+        let Some(mut slot) = self.slots.remove(at) else { return };
+        let id = slot.sequence.id;
         self.ids.remove(&id);
         self.scratch.rejected.push(Output::Rejected { id, reason });
+        if slot.sequence.table.len() > 0 {
+            self.pool.release(&mut slot.sequence.table);
+            self.room_came();
+        }
     }
 
     /// Admits the head of the queue with its first chunk, or finds that it has to wait.

@@ -377,7 +377,7 @@ impl Vllm {
             tiers.submit_prepared(end);
         }
         self.settle(end, pass);
-        self.take_tier_events(pass);
+        self.tell_lower(pass);
     }
 
     /// When the next transfer is over.
@@ -393,15 +393,18 @@ impl Vllm {
         }
     }
 
-    /// Moves the changes of the lower tiers into `pass`; returns whether there are any.
-    pub(super) fn take_tier_events(&mut self, pass: &mut Pass) -> bool {
+    /// Moves the changes of the lower tiers into `pass`, of which a decode worker tells nothing; returns whether there is
+    /// anything to tell.
+    pub(super) fn tell_lower(&mut self, pass: &mut Pass) -> bool {
         if let Some(tiers) = &mut self.tiers {
             tiers.take_events(&mut pass.tier_events);
         }
         if self.rules.role == WorkerRole::Decode {
             pass.tier_events.clear();
+            pass.kv_events.clear();
+            pass.stored.clear();
         }
-        !pass.tier_events.is_empty()
+        !(pass.tier_events.is_empty() && pass.kv_events.is_empty())
     }
 }
 

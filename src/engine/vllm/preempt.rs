@@ -68,7 +68,7 @@ impl Vllm {
         self.scratch.joined.retain(|&other| other != at);
         self.scratch.finishing.retain(|&other| other != at);
         self.scratch.filled.retain(|&(_, other, _)| other != at);
-        self.queued_decode.add(slot.sequence.len());
+        self.queued_decode.add(slot.queued_len());
         slot.place = self.waiting.push_again(at, slot.place);
         work.preempted = true;
         pass.preempted.push(slot.sequence.id);

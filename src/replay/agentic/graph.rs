@@ -170,6 +170,9 @@ pub enum GraphError {
     /// Some plays have a position and some have none, or positions do not count up.
     #[error("source_play_ordinal of play {0} is {1}; the plays of a trace are numbered 0, 1, 2, ... or not at all")]
     Ordinal(String, String),
+    /// Rows of one play give it different positions; the play, what this row and the first one say, and where that is.
+    #[error("source_play_ordinal of play {0} is {1}, but {2} in {3}; expected the same in all rows of a play")]
+    Ordinals(String, String, String, Place),
     /// What is wrong with a request, and where it was read.
     #[error("{0}: {1}")]
     At(Place, Box<GraphError>),
@@ -211,14 +214,14 @@ impl Graph {
         }
     }
 
-    /// Shifts times so that the earliest is 0 and divides times and delays by `speedup`.
+    /// Shifts times so that the earliest is 0 and divides times and delays by `speedup`. Those by the rules of 1.4.2 count
+    /// from the earliest time stamp already, whoever it belongs to.
     pub(super) fn rescale(&mut self, speedup: f64) {
-        let counts = |request: &&AgenticRequest| match self.rules {
-            Semantics::V1_6_1 => true,
-            Semantics::V1_4_2 => request.dependencies.is_empty(),
+        let times = self.requests.iter().map(|request| request.not_before_ms);
+        let earliest = match self.rules {
+            Semantics::V1_6_1 => times.min_by(f64::total_cmp).unwrap_or(0.0),
+            Semantics::V1_4_2 => 0.0,
         };
-        let times = self.requests.iter().filter(counts).map(|request| request.not_before_ms);
-        let earliest = times.min_by(f64::total_cmp).unwrap_or(0.0);
         for request in &mut self.requests {
             request.not_before_ms = (request.not_before_ms - earliest) / speedup;
             for dependency in &mut request.dependencies {

@@ -122,18 +122,21 @@ impl Plays {
         check_cycles(graph, &links)?;
         let mut plays = Self::default();
         let requests = std::mem::take(&mut graph.requests);
-        let ordinals = plays.add(requests, links, prompts);
+        let ordinals = plays.add(requests, links, prompts)?;
         plays.order(&ordinals, graph.rules)?;
         Ok(plays)
     }
 
     /// Returns the position that the trace gives to each play, and where it does.
+    ///
+    /// # Errors
+    /// [`GraphError::Ordinals`].
     fn add(
         &mut self,
         requests: Vec<AgenticRequest>,
         links: Links,
         prompts: &mut PromptStore,
-    ) -> Vec<(Option<u64>, Place)> {
+    ) -> Result<Vec<(Option<u64>, Place)>, GraphError> {
         let mut ordinals = Vec::new();
         let mut plays: HashMap<String, u32, FxBuildHasher> = HashMap::default();
         let mut sessions: HashMap<String, (u32, u32), FxBuildHasher> = HashMap::default();
@@ -146,6 +149,14 @@ impl Plays {
                 ordinals.push((request.source_play_ordinal, request.place.clone()));
                 number(self.list.len() - 1)
             });
+            let (ordinal, first) = &ordinals[play as usize];
+            if *ordinal != request.source_play_ordinal {
+                let name = self.list[play as usize].name.to_string();
+                let said =
+                    |ordinal: Option<u64>| ordinal.map_or_else(|| "missing".to_owned(), |ordinal| ordinal.to_string());
+                let (found, before) = (said(request.source_play_ordinal), said(*ordinal));
+                return Err(GraphError::Ordinals(name, found, before, first.clone()).at(&request.place));
+            }
             self.list[play as usize].join(at, root, ready);
             let (session, turns) = sessions.entry(request.session_id).or_insert_with_key(|name| {
                 self.sessions.push(name.as_str().into());
@@ -174,7 +185,7 @@ impl Plays {
                 waiters,
             });
         }
-        ordinals
+        Ok(ordinals)
     }
 
     /// Plays in the order in which lanes take them: by the positions that the trace gives, else by name; with the rules of

@@ -484,6 +484,16 @@ mod tests {
                 }],
                 "t, line 2: source_play_ordinal of play  is 1",
             ),
+            (
+                vec![
+                    AgenticRequest {
+                        source_play_ordinal: Some(0),
+                        ..request("a", &[])
+                    },
+                    request("b", &["a"]),
+                ],
+                "t, line 3: source_play_ordinal of play  is missing, but 0 in t, line 2",
+            ),
         ] {
             let found = said(graph);
             assert!(found.starts_with(expected), "{found}");

@@ -5,10 +5,10 @@
 
 use serde_json::Value;
 
-use crate::plain_words::number;
-
 use super::budget::Budget;
-use super::document::{Document, Mode, TargetName};
+use super::check::Check;
+use super::document::Document;
+use super::forecast::Method;
 
 /// Seconds between load decisions.
 const LOAD_INTERVAL_S: u32 = 5;
@@ -26,7 +26,7 @@ pub enum Spelling {
 
 impl Spelling {
     /// A key as the user wrote it.
-    fn key(self, key: &str) -> String {
+    pub(super) fn key(self, key: &str) -> String {
         let below = match (self, key) {
             (Self::Document, _) => return key.to_owned(),
             (Self::Prediction, "ttft_ms" | "itl_ms") => return format!("evaluation.sla.{key}"),
@@ -66,12 +66,55 @@ pub struct PlannerConfig {
 /// What it aims at.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Target {
+    Thresholds(ThresholdTarget),
+    Service(ServiceTarget),
+}
+
+/// Loads between thresholds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum ThresholdTarget {
     /// Full caches and queues.
     Throughput,
     /// Short queues.
     Latency,
     /// Given thresholds.
     Load(Thresholds),
+}
+
+/// Latencies within bounds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct ServiceTarget {
+    pub(super) ttft_ms: f64,
+    pub(super) itl_ms: f64,
+    /// One worker less has to leave this share of the bounds.
+    pub(super) sensitivity: f64,
+    pub(super) learning: Learning,
+    /// Drafted tokens per pass where the engine does not say.
+    pub(super) nextn: u32,
+    /// Whether load scales.
+    pub(super) by_load: bool,
+    /// How throughput scales; `None`: it does not.
+    pub(super) throughput: Option<Throughput>,
+}
+
+/// How the speed of engines is learned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Learning {
+    /// Most observations of a kind.
+    pub(super) most: u32,
+    /// Fewest of them.
+    pub(super) least: u32,
+    /// Parts of the range of loads, a square.
+    pub(super) buckets: u32,
+}
+
+/// How throughput scales.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Throughput {
+    pub(super) interval_s: f64,
+    pub(super) method: Method,
+    /// Most workers that come or go at once.
+    pub(super) most_steps: Option<u32>,
 }
 
 /// When to scale, for the target `load`.
@@ -96,13 +139,18 @@ impl PlannerConfig {
         };
         check.mode(disaggregated)?;
         check.outside()?;
-        let target = check.target()?;
-        let load_interval_s = f64::from(check.positive(
+        let load_interval_s = check.positive(
             "load_adjustment_interval_seconds",
             document.load_adjustment_interval_seconds,
             LOAD_INTERVAL_S,
-        )?);
-        let scale_interval_s = check.scale_interval(load_interval_s, None)?;
+        )?;
+        let load_interval_s = f64::from(load_interval_s);
+        let target = check.target(load_interval_s)?;
+        let throughput_s = match &target {
+            Target::Thresholds(_) => None,
+            Target::Service(service) => service.throughput.map(|throughput| throughput.interval_s),
+        };
+        let scale_interval_s = check.scale_interval(load_interval_s, throughput_s)?;
         let least = document.min_endpoint.unwrap_or(1);
         Ok(Self {
             target,
@@ -123,206 +171,19 @@ impl PlannerConfig {
         })
     }
 
-    /// Without what it says of GPUs per worker: Dynamo 1.4.2 asks the engines only.
+    /// Without what Dynamo 1.4.2 does not heed: GPUs of a worker, which it asks the engines for, and the cap on steps.
     #[must_use]
-    pub fn with_gpus_of_engines(self) -> Self {
-        Self {
-            gpus: Sides::default(),
-            ..self
+    pub fn of_1_4_2(mut self) -> Self {
+        self.gpus = Sides::default();
+        if let Target::Service(ServiceTarget {
+            throughput: Some(throughput),
+            ..
+        }) = &mut self.target
+        {
+            throughput.most_steps = None;
         }
+        self
     }
-}
-
-/// A document under check.
-struct Check<'a> {
-    document: &'a Document,
-    spelling: Spelling,
-}
-
-impl Check<'_> {
-    fn wrong<T>(&self, key: &str, what: impl std::fmt::Display) -> Result<T, String> {
-        Err(format!("{} {what}", self.spelling.key(key)))
-    }
-
-    fn mode(&self, disaggregated: bool) -> Result<(), String> {
-        let mode = self.document.mode;
-        match (mode, disaggregated) {
-            (Mode::Agg, false) | (Mode::Disagg, true) => {}
-            (Mode::Agg, true) => {
-                return self.wrong(
-                    "mode",
-                    "is agg, but the fleet has a prefill and a decode side; use disagg",
-                );
-            }
-            (Mode::Disagg, false) => {
-                return self.wrong(
-                    "mode",
-                    "is disagg, but the fleet is aggregated; use agg, or give --prefill-engine-args and \
-                     --decode-engine-args",
-                );
-            }
-            (Mode::Prefill | Mode::Decode, _) => {
-                let mode = mode.name();
-                return self.wrong(
-                    "mode",
-                    format_args!("is {mode}; a replay is planned with agg or disagg"),
-                );
-            }
-        }
-        for (key, least) in [
-            ("prefill_min_endpoint", self.document.prefill_min_endpoint),
-            ("decode_min_endpoint", self.document.decode_min_endpoint),
-        ] {
-            let Some(least) = least else { continue };
-            if !disaggregated {
-                let all = self.spelling.key("min_endpoint");
-                return self.wrong(key, format_args!("is for disaggregated fleets; use {all}"));
-            }
-            if least == 0 {
-                return self.wrong(key, "is 0, expected at least 1");
-            }
-        }
-        for (key, gpus) in [
-            ("prefill_engine_num_gpu", self.document.prefill_engine_num_gpu),
-            ("decode_engine_num_gpu", self.document.decode_engine_num_gpu),
-        ] {
-            if gpus == Some(0) {
-                return self.wrong(key, "is 0, expected at least 1");
-            }
-        }
-        Ok(())
-    }
-
-    /// What is not a matter of this program.
-    fn outside(&self) -> Result<(), String> {
-        const PROGRAM: &str = "or let a program plan: {command: [...]}, see --help";
-        let document = self.document;
-        let scheduling = document.scheduling.as_ref();
-        if scheduling.is_some_and(|scheduling| !scheduling.external_plugins.is_empty()) {
-            return self.wrong(
-                "scheduling.external_plugins",
-                format_args!("names plugins, which are not called here; leave it out, {PROGRAM}"),
-            );
-        }
-        if scheduling.is_some_and(|scheduling| scheduling.gateway.enabled) {
-            return self.wrong(
-                "scheduling.gateway.enabled",
-                format_args!("asks for a gateway for plugins, which is not opened here; leave it out, {PROGRAM}"),
-            );
-        }
-        let plugins = document.plugin_registration.as_ref();
-        let plugins = plugins.and_then(|plugins| plugins["in_process_plugins"].as_array());
-        if plugins.is_some_and(|plugins| !plugins.is_empty()) {
-            return self.wrong(
-                "plugin_registration.in_process_plugins",
-                format_args!("names plugins in Python, which are not loaded here; leave it out, {PROGRAM}"),
-            );
-        }
-        if document.enable_power_awareness {
-            return self.wrong(
-                "enable_power_awareness",
-                "is true, but power limits are read from Kubernetes, also by the peer; leave it out",
-            );
-        }
-        Ok(())
-    }
-
-    fn target(&self) -> Result<Target, String> {
-        Ok(match self.document.optimization_target {
-            TargetName::Throughput => Target::Throughput,
-            TargetName::Latency => Target::Latency,
-            TargetName::Load => Target::Load(self.thresholds()?),
-            TargetName::Sla => {
-                return self.wrong(
-                    "optimization_target",
-                    "is sla, which needs a model of the engine's speed that this build does not have; use throughput, \
-                     latency or load, or let a program plan: {command: [...]}, see --help",
-                );
-            }
-        })
-    }
-
-    fn thresholds(&self) -> Result<Thresholds, String> {
-        let document = self.document;
-        let of_prefill = (
-            document.prefill_scale_up_queue_tokens,
-            document.prefill_scale_down_queue_tokens,
-        );
-        let queue_tokens = if document.mode == Mode::Disagg {
-            self.pair(
-                ("prefill_scale_up_queue_tokens", of_prefill.0),
-                ("prefill_scale_down_queue_tokens", of_prefill.1),
-            )?
-        } else {
-            (0, 0)
-        };
-        let (up, down) = (document.decode_scale_up_kv_rate, document.decode_scale_down_kv_rate);
-        for (key, rate) in [("decode_scale_up_kv_rate", up), ("decode_scale_down_kv_rate", down)] {
-            if let Some(rate) = rate.filter(|rate| !(0.0..=100.0).contains(rate)) {
-                return self.wrong(key, format_args!("is {}, expected 0 to 100", number(rate)));
-            }
-        }
-        let (up, down) = self.pair(("decode_scale_up_kv_rate", up), ("decode_scale_down_kv_rate", down))?;
-        Ok(Thresholds {
-            queue_tokens,
-            kv_share: (up / 100.0, down / 100.0),
-        })
-    }
-
-    /// Two thresholds that the target `load` needs.
-    fn pair<T: PartialOrd + Copy>(&self, up: (&str, Option<T>), down: (&str, Option<T>)) -> Result<(T, T), String> {
-        match (up.1, down.1) {
-            (Some(high), Some(low)) if high > low => Ok((high, low)),
-            (Some(_), Some(_)) => self.wrong(up.0, format_args!("must be greater than {}", self.spelling.key(down.0))),
-            (found, _) => {
-                let missing = if found.is_none() { up.0 } else { down.0 };
-                let target = self.spelling.key("optimization_target");
-                self.wrong(missing, format_args!("is missing; {target} load needs it"))
-            }
-        }
-    }
-
-    fn positive(&self, key: &str, value: Option<u32>, default: u32) -> Result<u32, String> {
-        match value {
-            Some(0) => self.wrong(key, "is 0, expected at least 1"),
-            value => Ok(value.unwrap_or(default)),
-        }
-    }
-
-    /// Seconds between ticks: what the document says, else the longest step that meets every interval.
-    fn scale_interval(&self, load_s: f64, throughput_s: Option<f64>) -> Result<f64, String> {
-        let given = self.document.scheduling.as_ref();
-        let Some(given) = given.and_then(|scheduling| scheduling.scale_interval_seconds) else {
-            return Ok(throughput_s.map_or(load_s, |throughput_s| common_step(load_s, throughput_s)));
-        };
-        const KEY: &str = "scheduling.scale_interval_seconds";
-        if !given.is_finite() || given <= 0.0 {
-            return self.wrong(KEY, format_args!("is {}, expected seconds above 0", number(given)));
-        }
-        for (key, interval) in [
-            ("load_adjustment_interval_seconds", Some(load_s)),
-            ("throughput_adjustment_interval_seconds", throughput_s),
-        ] {
-            if interval.is_some_and(|interval| !divides(given, interval)) {
-                let key = self.spelling.key(key);
-                return self.wrong(
-                    KEY,
-                    format_args!("is {}, which does not divide {key} evenly", number(given)),
-                );
-            }
-        }
-        Ok(given)
-    }
-}
-
-/// Longest time that both times of whole seconds are multiples of.
-fn common_step(a: f64, b: f64) -> f64 {
-    if b == 0.0 { a } else { common_step(b, a % b) }
-}
-
-fn divides(step: f64, interval: f64) -> bool {
-    let ratio = interval / step;
-    (ratio - ratio.round()).abs() <= 1e-9 * ratio.abs().max(1.0)
 }
 
 #[cfg(test)]
@@ -339,7 +200,7 @@ mod tests {
     fn what_is_left_out_has_the_peers_defaults_and_keys_have_their_other_names() {
         let found = PlannerConfig::read(json!({}), true, Spelling::Document).unwrap();
         let expected = PlannerConfig {
-            target: Target::Throughput,
+            target: Target::Thresholds(ThresholdTarget::Throughput),
             scale_interval_s: 5.0,
             load_interval_s: 5.0,
             budget: Budget {
@@ -359,7 +220,7 @@ mod tests {
         assert_eq!((found.load_interval_s, found.scale_interval_s), (4.0, 0.5));
         assert_eq!((found.budget.min, found.budget.max), (Some(2), None));
         assert_eq!((found.least.serving, found.gpus.serving), (3, Some(4)));
-        assert_eq!(found.with_gpus_of_engines().gpus.serving, None);
+        assert_eq!(found.of_1_4_2().gpus.serving, None);
     }
 
     #[test]
@@ -427,7 +288,43 @@ mod tests {
                 json!({"optimization_target": "load", "decode_scale_up_kv_rate": 105}),
                 "decode_scale_up_kv_rate is 105, expected 0 to 100",
             ),
-            (json!({"optimization_target": "sla"}), "optimization_target is sla"),
+            (
+                json!({"optimization_target": "sla"}),
+                "load_predictor is arima, which is not built in; use constant or kalman",
+            ),
+            (
+                json!({"optimization_target": "sla", "aic_perf_model": {}}),
+                "aic_perf_model names a model of engines",
+            ),
+            (
+                json!({"optimization_target": "sla", "enable_throughput_scaling": false}),
+                "enable_load_scaling or enable_throughput_scaling must be true",
+            ),
+            (
+                json!({"optimization_target": "sla", "load_predictor": "constant", "ttft": 0}),
+                "ttft_ms is 0, expected a number above 0",
+            ),
+            (
+                json!({"optimization_target": "sla", "load_predictor": "kalman", "kalman_r": -1}),
+                "kalman_r is -1, expected a number from 0 on",
+            ),
+            (
+                json!({"optimization_target": "sla", "load_predictor": "constant", "load_predictor_warmup_trace": "t"}),
+                "load_predictor_warmup_trace warms forecasts up",
+            ),
+            (
+                json!({"optimization_target": "sla", "load_predictor": "constant", "enable_load_scaling": true,
+                    "throughput_adjustment_interval": 5}),
+                "throughput_adjustment_interval_seconds is 5, expected more than load_adjustment_interval_seconds",
+            ),
+            (
+                json!({"optimization_target": "sla", "load_predictor": "constant", "fpm_sample_bucket_size": 15}),
+                "fpm_sample_bucket_size is 15, expected the square",
+            ),
+            (
+                json!({"optimization_target": "sla", "load_predictor": "constant", "max_num_fpm_samples": 4}),
+                "load_min_observations is 5, expected at most max_num_fpm_samples, 4",
+            ),
         ] {
             let mut document = json!({"mode": "agg"});
             let keys = document.as_object_mut().unwrap();

@@ -130,6 +130,17 @@ pub(super) enum PredictorName {
     Kalman,
 }
 
+impl PredictorName {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Constant => "constant",
+            Self::Arima => "arima",
+            Self::Prophet => "prophet",
+            Self::Kalman => "kalman",
+        }
+    }
+}
+
 /// When the planner's parts run.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]

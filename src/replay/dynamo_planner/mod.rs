@@ -1,22 +1,33 @@
 //! Dynamo's own planner as a policy of a replay: it reads that planner's configuration and decides what it would decide.
 //!
-//! A tick takes in the latest pass of every rank. When it is time for a decision and no earlier one is still under way, it
-//! asks for one worker more or less on each side, within the floors and the GPU budget.
+//! A tick takes in the latest pass of every rank. When it is time for a decision by load and no earlier one is still under
+//! way, it asks for one worker more or less on each side, within the floors and the GPU budget: by thresholds, or for the
+//! target `sla` by what was learned of the engines' speed. That target can scale for the traffic that is foreseen, too.
 //!
 //! Source: planner of Dynamo 1.4.2 (`core`, `offline/replay_adapter.py`, `plugins/orchestrator`), which its replay has in
 //! the loop.
 
+mod averages;
 mod budget;
+mod capacity;
+mod check;
 mod config;
 mod document;
+mod forecast;
 mod observed;
+mod regression;
+mod samples;
+mod service;
+mod speed;
 mod thresholds;
+mod traffic;
 
 pub use config::{PlannerConfig, Spelling};
 
 use super::planner::{Decision, Planner, PlannerError, Snapshot};
-use config::Sides;
+use config::{Sides, Target, ThresholdTarget, Throughput};
 use observed::Passes;
+use service::Service;
 use thresholds::Role;
 
 /// What a planner knows of the engines of one side.
@@ -24,10 +35,16 @@ use thresholds::Role;
 pub struct Capabilities {
     /// GPUs of a worker.
     pub gpus: u32,
+    /// Token budget of a pass; `None`: no limit.
+    pub max_num_batched_tokens: Option<u32>,
+    /// Most running requests; `None`: no limit.
+    pub max_num_seqs: Option<u32>,
     /// Longest sequence, tokens; `None`: no limit.
     pub context_length: Option<u32>,
     /// KV tokens of all ranks of a worker.
     pub max_kv_tokens: u64,
+    /// Drafted tokens per pass.
+    pub nextn: u32,
 }
 
 /// Workers of one side at a tick.
@@ -54,6 +71,21 @@ impl Counts {
     }
 }
 
+/// How it decides.
+#[derive(Debug, Clone)]
+enum Judge {
+    Thresholds(ThresholdTarget),
+    Service(Box<Service>),
+}
+
+/// Times of what is done now and then, s.
+#[derive(Debug, Clone, Copy, Default)]
+struct Last {
+    learned_s: f64,
+    by_load_s: f64,
+    by_throughput_s: f64,
+}
+
 /// Dynamo's planner.
 #[derive(Debug, Clone)]
 pub struct DynamoPlanner {
@@ -63,8 +95,11 @@ pub struct DynamoPlanner {
     serving: Capabilities,
     /// The next tick, s.
     next_s: f64,
-    /// The last load decision, s.
-    load_s: f64,
+    last: Last,
+    judge: Judge,
+    /// Whether load scales.
+    by_load: bool,
+    throughput: Option<Throughput>,
     passes: Sides<Passes>,
     /// What was asked for and is not there yet.
     asked: Sides<Option<u32>>,
@@ -77,11 +112,23 @@ impl DynamoPlanner {
             gpus: given.unwrap_or(engine.gpus),
             ..engine
         };
+        let prefill = prefill.map(|engine| gpus(config.gpus.prefill, engine));
+        let serving = gpus(config.gpus.serving, serving);
+        let (judge, by_load, throughput) = match config.target {
+            Target::Thresholds(target) => (Judge::Thresholds(target), true, None),
+            Target::Service(target) => {
+                let service = Service::new(target, prefill, serving);
+                (Judge::Service(Box::new(service)), target.by_load, target.throughput)
+            }
+        };
         Self {
             next_s: config.scale_interval_s,
-            load_s: 0.0,
-            prefill: prefill.map(|engine| gpus(config.gpus.prefill, engine)),
-            serving: gpus(config.gpus.serving, serving),
+            last: Last::default(),
+            judge,
+            by_load,
+            throughput,
+            prefill,
+            serving,
             config,
             passes: Sides::default(),
             asked: Sides::default(),
@@ -106,30 +153,42 @@ impl DynamoPlanner {
             return None;
         }
         let least = self.config.least;
-        let side = |role, engine, passes: &Passes, ready, least| {
-            thresholds::wanted(self.config.target, role, engine, &passes.all(), ready, least)
+        let passes = Sides {
+            prefill: self.passes.prefill.all(),
+            serving: self.passes.serving.all(),
+        };
+        let target = match &self.judge {
+            Judge::Thresholds(target) => *target,
+            Judge::Service(service) => {
+                let passes = Sides {
+                    prefill: &passes.prefill[..],
+                    serving: &passes.serving[..],
+                };
+                let wanted = service.by_load(passes, ready, least)?;
+                return Some(self.fitted(Sides {
+                    prefill: wanted.prefill.max(service.floor.prefill),
+                    serving: wanted.serving.max(service.floor.serving),
+                }));
+            }
         };
         let Some(prefill) = self.prefill else {
-            let serving = side(
-                Role::Aggregated,
-                self.serving,
-                &self.passes.serving,
-                ready.serving,
-                least.serving,
-            )?;
+            let (role, engine) = (Role::Aggregated, self.serving);
+            let serving = thresholds::wanted(target, role, engine, &passes.serving, ready.serving, least.serving)?;
             return Some(self.fitted(Sides { prefill: 0, serving }));
         };
-        let of_prefill = side(
+        let of_prefill = thresholds::wanted(
+            target,
             Role::Prefill,
             prefill,
-            &self.passes.prefill,
+            &passes.prefill,
             ready.prefill,
             least.prefill,
         );
-        let of_serving = side(
+        let of_serving = thresholds::wanted(
+            target,
             Role::Decode,
             self.serving,
-            &self.passes.serving,
+            &passes.serving,
             ready.serving,
             least.serving,
         );
@@ -137,6 +196,24 @@ impl DynamoPlanner {
             prefill: of_prefill.unwrap_or(ready.prefill),
             serving: of_serving.unwrap_or(ready.serving),
         }))
+    }
+
+    /// Workers that the traffic to come asks for, unless that is only a floor for those that load asks for; `None`: as they
+    /// are.
+    fn by_throughput(&mut self, counts: Sides<Counts>) -> Option<Sides<u32>> {
+        let Judge::Service(service) = &mut self.judge else {
+            return None;
+        };
+        let ready = Sides {
+            prefill: counts.prefill.ready,
+            serving: counts.serving.ready,
+        };
+        let wanted = service.by_throughput(ready, self.config.least)?;
+        if self.by_load {
+            service.floor = wanted;
+            return None;
+        }
+        Some(self.fitted(wanted))
     }
 
     /// Workers within the floors and the GPU budget.
@@ -204,9 +281,26 @@ impl Planner for DynamoPlanner {
                 self.asked.serving,
             ),
         };
+        if let Judge::Service(service) = &mut self.judge {
+            service.note(&snapshot.traffic);
+            // A little too early is in time: sums of short steps are not exact.
+            if now_s - self.last.learned_s >= self.config.load_interval_s - 1e-9 {
+                self.last.learned_s = now_s;
+                service.learn(&self.passes.prefill.all(), &self.passes.serving.all());
+            }
+        }
         let mut wanted = None;
-        if now_s - self.load_s >= self.config.load_interval_s {
-            self.load_s = now_s;
+        if let Some(throughput) = self.throughput
+            && now_s - self.last.by_throughput_s >= throughput.interval_s
+        {
+            self.last.by_throughput_s = now_s;
+            wanted = self.by_throughput(counts);
+        }
+        if self.by_load && now_s - self.last.by_load_s >= self.config.load_interval_s {
+            self.last.by_load_s = now_s;
+            if let Judge::Service(service) = &mut self.judge {
+                service.refresh();
+            }
             wanted = self.by_load(counts);
         }
         // Only what differs from the workers that are ready is a decision.

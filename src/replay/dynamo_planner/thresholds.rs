@@ -11,7 +11,7 @@
 
 use super::super::planner::ForwardMetrics;
 use super::Capabilities;
-use super::config::Target;
+use super::config::ThresholdTarget;
 
 /// What a pool does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub(super) enum Role {
 }
 
 /// When to scale.
-struct Rule {
+struct Bounds {
     up: f64,
     /// A load of exactly `up` is enough.
     up_at: bool,
@@ -31,9 +31,9 @@ struct Rule {
     down_at: bool,
 }
 
-impl Rule {
-    fn of(target: Target, role: Role) -> Self {
-        let rule = |up, up_at, down, down_at| Self {
+impl Bounds {
+    fn of(target: ThresholdTarget, role: Role) -> Self {
+        let of = |up, up_at, down, down_at| Self {
             up,
             up_at,
             down,
@@ -41,16 +41,16 @@ impl Rule {
         };
         match (target, role) {
             #[allow(clippy::cast_precision_loss)]
-            (Target::Load(given), Role::Prefill) => {
-                rule(given.queue_tokens.0 as f64, true, given.queue_tokens.1 as f64, true)
+            (ThresholdTarget::Load(given), Role::Prefill) => {
+                of(given.queue_tokens.0 as f64, true, given.queue_tokens.1 as f64, true)
             }
-            (Target::Load(given), Role::Decode | Role::Aggregated) => {
-                rule(given.kv_share.0, true, given.kv_share.1, true)
+            (ThresholdTarget::Load(given), Role::Decode | Role::Aggregated) => {
+                of(given.kv_share.0, true, given.kv_share.1, true)
             }
-            (Target::Throughput, Role::Prefill) => rule(1.0, true, 0.1, false),
-            (Target::Latency, Role::Prefill) => rule(0.1, true, 0.0, true),
-            (Target::Throughput, Role::Decode | Role::Aggregated) => rule(1.0, false, 0.6, false),
-            (Target::Latency, Role::Decode | Role::Aggregated) => rule(0.4, false, 0.1, false),
+            (ThresholdTarget::Throughput, Role::Prefill) => of(1.0, true, 0.1, false),
+            (ThresholdTarget::Latency, Role::Prefill) => of(0.1, true, 0.0, true),
+            (ThresholdTarget::Throughput, Role::Decode | Role::Aggregated) => of(1.0, false, 0.6, false),
+            (ThresholdTarget::Latency, Role::Decode | Role::Aggregated) => of(0.4, false, 0.1, false),
         }
     }
 
@@ -65,10 +65,10 @@ impl Rule {
 
 /// What loads are measured by; `None`: nothing is known to measure them by.
 #[allow(clippy::cast_precision_loss)]
-fn whole(target: Target, role: Role, engine: Capabilities) -> Option<f64> {
+fn whole(target: ThresholdTarget, role: Role, engine: Capabilities) -> Option<f64> {
     let whole = match (role, target) {
-        (Role::Prefill, Target::Load(_)) => 1.0,
-        (Role::Prefill, Target::Throughput | Target::Latency) => f64::from(engine.context_length?),
+        (Role::Prefill, ThresholdTarget::Load(_)) => 1.0,
+        (Role::Prefill, ThresholdTarget::Throughput | ThresholdTarget::Latency) => f64::from(engine.context_length?),
         (Role::Decode | Role::Aggregated, _) => engine.max_kv_tokens as f64,
     };
     (whole > 0.0).then_some(whole)
@@ -87,7 +87,7 @@ fn load(role: Role, pass: &ForwardMetrics) -> f64 {
 
 /// Workers that `passes`, the latest of every rank of `workers` workers, ask for; `None`: as many.
 pub(super) fn wanted(
-    target: Target,
+    target: ThresholdTarget,
     role: Role,
     engine: Capabilities,
     passes: &[ForwardMetrics],
@@ -95,15 +95,15 @@ pub(super) fn wanted(
     least: u32,
 ) -> Option<u32> {
     let whole = whole(target, role, engine)?;
-    let rule = Rule::of(target, role);
+    let bounds = Bounds::of(target, role);
     if workers == 0 || passes.is_empty() {
         return None;
     }
     let mut loads = passes.iter().map(|pass| load(role, pass) / whole);
-    if loads.clone().any(|load| rule.wants_more(load)) {
+    if loads.clone().any(|load| bounds.wants_more(load)) {
         return Some(workers + 1);
     }
-    (workers > 1 && loads.all(|load| rule.wants_less(load))).then(|| least.max(workers - 1))
+    (workers > 1 && loads.all(|load| bounds.wants_less(load))).then(|| least.max(workers - 1))
 }
 
 #[cfg(test)]
@@ -113,8 +113,11 @@ mod tests {
 
     const ENGINE: Capabilities = Capabilities {
         gpus: 1,
+        max_num_batched_tokens: None,
+        max_num_seqs: None,
         context_length: Some(1000),
         max_kv_tokens: 1000,
+        nextn: 0,
     };
 
     fn pass(prompts: u64, kv: u64) -> ForwardMetrics {
@@ -127,36 +130,66 @@ mod tests {
 
     #[test]
     fn one_rank_above_its_threshold_adds_a_worker_and_all_below_take_one_away() {
-        let load = Target::Load(Thresholds {
+        let load = ThresholdTarget::Load(Thresholds {
             queue_tokens: (200, 50),
             kv_share: (0.9, 0.7),
         });
         for (target, role, passes, expected) in [
             (
-                Target::Throughput,
+                ThresholdTarget::Throughput,
                 Role::Prefill,
                 vec![pass(1000, 0), pass(0, 0)],
                 Some(3),
             ),
             (
-                Target::Throughput,
+                ThresholdTarget::Throughput,
                 Role::Prefill,
                 vec![pass(99, 0), pass(0, 0)],
                 Some(1),
             ),
-            (Target::Throughput, Role::Prefill, vec![pass(100, 0), pass(0, 0)], None),
-            (Target::Latency, Role::Prefill, vec![pass(100, 0), pass(0, 0)], Some(3)),
-            (Target::Latency, Role::Prefill, vec![pass(0, 900), pass(0, 0)], Some(1)),
-            (Target::Throughput, Role::Decode, vec![pass(5000, 1000); 2], None),
             (
-                Target::Throughput,
+                ThresholdTarget::Throughput,
+                Role::Prefill,
+                vec![pass(100, 0), pass(0, 0)],
+                None,
+            ),
+            (
+                ThresholdTarget::Latency,
+                Role::Prefill,
+                vec![pass(100, 0), pass(0, 0)],
+                Some(3),
+            ),
+            (
+                ThresholdTarget::Latency,
+                Role::Prefill,
+                vec![pass(0, 900), pass(0, 0)],
+                Some(1),
+            ),
+            (
+                ThresholdTarget::Throughput,
+                Role::Decode,
+                vec![pass(5000, 1000); 2],
+                None,
+            ),
+            (
+                ThresholdTarget::Throughput,
                 Role::Decode,
                 vec![pass(0, 1001), pass(0, 1)],
                 Some(3),
             ),
-            (Target::Throughput, Role::Aggregated, vec![pass(500, 501); 2], Some(3)),
-            (Target::Throughput, Role::Aggregated, vec![pass(0, 599); 2], Some(1)),
-            (Target::Latency, Role::Aggregated, vec![pass(0, 100); 2], None),
+            (
+                ThresholdTarget::Throughput,
+                Role::Aggregated,
+                vec![pass(500, 501); 2],
+                Some(3),
+            ),
+            (
+                ThresholdTarget::Throughput,
+                Role::Aggregated,
+                vec![pass(0, 599); 2],
+                Some(1),
+            ),
+            (ThresholdTarget::Latency, Role::Aggregated, vec![pass(0, 100); 2], None),
             (load, Role::Prefill, vec![pass(200, 0), pass(0, 0)], Some(3)),
             (load, Role::Prefill, vec![pass(50, 0); 2], Some(1)),
             (load, Role::Decode, vec![pass(0, 900), pass(0, 0)], Some(3)),
@@ -173,12 +206,21 @@ mod tests {
     #[test]
     fn the_last_worker_and_the_floor_stay_and_the_unknown_decides_nothing() {
         let idle = [pass(0, 0), pass(0, 0)];
-        assert_eq!(wanted(Target::Latency, Role::Decode, ENGINE, &idle[..1], 1, 1), None);
-        assert_eq!(wanted(Target::Latency, Role::Decode, ENGINE, &idle, 2, 2), Some(2));
+        assert_eq!(
+            wanted(ThresholdTarget::Latency, Role::Decode, ENGINE, &idle[..1], 1, 1),
+            None
+        );
+        assert_eq!(
+            wanted(ThresholdTarget::Latency, Role::Decode, ENGINE, &idle, 2, 2),
+            Some(2)
+        );
         let endless = Capabilities {
             context_length: None,
             ..ENGINE
         };
-        assert_eq!(wanted(Target::Latency, Role::Prefill, endless, &idle, 2, 1), None);
+        assert_eq!(
+            wanted(ThresholdTarget::Latency, Role::Prefill, endless, &idle, 2, 1),
+            None
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! Requests arrive, are routed and handed to workers, and leave.
 
-use crate::engine::HandoffRefused;
+use crate::engine::{HandoffRefused, Semantics};
 use crate::router::Target;
 
 use super::super::flight::{Flight, Handoff, RouteLog};
@@ -22,10 +22,7 @@ impl Harness {
         if let Some(handoffs) = &mut self.handoffs
             && let Some(flight) = self.flights.get(id)
         {
-            flight.handoff = Some(Box::new(Handoff {
-                ordinal: self.collector.arrived,
-                ..Handoff::default()
-            }));
+            flight.handoff = Some(Box::default());
             handoffs.route(self.first_pool, id);
         } else {
             self.route(self.first_pool, id, source);
@@ -117,6 +114,9 @@ impl Harness {
                 }
             }
             Err(HandoffRefused::Unsupported(what)) => self.fail(ReplayError::NoHandoff(what)),
+            Err(HandoffRefused::PromptTooLarge | HandoffRefused::Rejected(_)) if handoffs && !prefill_side => {
+                self.end(id, Terminal::Failed, source);
+            }
             Err(HandoffRefused::PromptTooLarge | HandoffRefused::Rejected(_)) => {
                 // The worker never had it.
                 worker.lose_one();
@@ -132,6 +132,15 @@ impl Harness {
     pub(super) fn release(&mut self, pool: u8, source: &mut dyn Source) {
         while let Some(route) = self.pools[pool as usize].router.release(self.now) {
             self.dispatch(pool, route, source);
+        }
+    }
+
+    /// What the workload hears of an end: by the rules of 1.4.2 a session goes on whatever became of its turns.
+    fn heard_as(&self, terminal: Terminal) -> Terminal {
+        let rules = self.pools[self.serving_pool as usize].spec.engine.semantics;
+        match terminal {
+            Terminal::Failed if rules == Semantics::V1_4_2 => Terminal::Rejected,
+            Terminal::Completed | Terminal::Rejected | Terminal::Failed => terminal,
         }
     }
 
@@ -165,11 +174,11 @@ impl Harness {
             }
         } else if let Some(flight) = self.flights.remove(id) {
             if terminal != Terminal::Completed {
-                self.abandon(id, &flight, source);
+                self.abandon(id, &flight);
             }
-            self.collector.record(id, &flight, terminal, now, source);
+            self.collector.record(&flight, terminal, now, source);
         }
-        source.ended(tag, now, terminal);
+        source.ended(tag, now, self.heard_as(terminal));
         self.pools[serving as usize].router.free(id, now);
         self.release(serving, source);
     }

@@ -89,7 +89,9 @@ impl Harness {
         worker.ranks[rank as usize].engine.take_handoff_facts(now, &mut facts);
         for fact in facts.drain(..) {
             let (HandoffFact::SourceHeld { id, .. } | HandoffFact::DestinationReserved { id, .. }) = fact;
-            let Some(handoff) = self.flights.get(id.0).and_then(|flight| flight.handoff.as_deref_mut()) else {
+            let Some(flight) = self.flights.get(id.0) else { continue };
+            let ordinal = flight.ordinal;
+            let Some(handoff) = flight.handoff.as_deref_mut() else {
                 continue;
             };
             let came_first = match fact {
@@ -127,7 +129,7 @@ impl Harness {
                 let number = if handoffs.arrives_as_it_left {
                     handoffs.left
                 } else {
-                    handoff.ordinal
+                    ordinal
                 };
                 let arrives = now.after_ms(delay_ms);
                 self.others.push(Reverse((arrives, Due::Transfer(number, id.0))));
@@ -217,7 +219,7 @@ impl Harness {
         if let Some((terminal, ended)) = handoff.over
             && let Some(flight) = self.flights.remove(id)
         {
-            self.collector.record(id, &flight, terminal, ended, source);
+            self.collector.record(&flight, terminal, ended, source);
         }
         self.list(Place {
             pool: PREFILL,
@@ -229,7 +231,7 @@ impl Harness {
     }
 
     /// Both sides forget a request that was refused somewhere.
-    pub(super) fn abandon(&mut self, id: u64, flight: &Flight, source: &mut dyn Source) {
+    pub(super) fn abandon(&mut self, id: u64, flight: &Flight) {
         let Some(handoff) = &flight.handoff else { return };
         let now = self.now;
         if let Some(target) = flight.route.target {
@@ -248,8 +250,10 @@ impl Harness {
                 pool: PREFILL,
                 worker: target.worker,
             });
-            self.pools[PREFILL as usize].router.free(id, now);
-            self.release(PREFILL, source);
+            // The router hears of it in its turn.
+            if let Some(handoffs) = &mut self.handoffs {
+                handoffs.orders.push_back(Order::Forget(id));
+            }
         }
     }
 }

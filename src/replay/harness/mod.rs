@@ -1,6 +1,6 @@
 //! The virtual clock: settle everything at one instant, jump to the next.
 //!
-//! At one instant, repeated until nothing changes: passes that end (prefill pool first, by worker), their cache changes
+//! At one instant, repeated until nothing changes: transfers of idle workers between their memories; passes that end (prefill pool first, by worker), their cache changes
 //! and outputs in order, requests that the router lets go; workers that become ready; KV that has arrived, orders to
 //! workers; arrivals; then idle workers start passes, lowest number first; drained workers leave; last, a policy that
 //! scales is asked. Source: Dynamo 1.6.1 offline replay.
@@ -16,7 +16,7 @@ mod ticks;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::engine::{HandoffFact, Semantics};
+use crate::engine::{EngineKind, HandoffFact, Semantics};
 use crate::types::{SimTime, Token};
 
 use super::collector::Collector;
@@ -30,7 +30,7 @@ use handoff::{Handoffs, PREFILL};
 use pool::Pool;
 use routing::Side;
 use spec::CLOCK_END;
-use ticks::Scaling;
+use ticks::{FirstTokens, Scaling};
 
 pub use spec::{Control, FleetSpec, PoolSpec, PrefillSpec, Progress, ReplayError, RouterSpec};
 
@@ -51,8 +51,6 @@ enum Due {
     Ready(Place),
     /// The KV of a request arrives: order of departure, request.
     Transfer(u64, u64),
-    /// A worker whose requests all wait for a transfer between its memories may go on.
-    Wake(Place),
 }
 
 /// A fleet in virtual time.
@@ -61,6 +59,8 @@ pub struct Harness {
     /// Pass ends: when, which worker.
     passes: BinaryHeap<Reverse<(SimTime, Place)>>,
     others: BinaryHeap<Reverse<(SimTime, Due)>>,
+    /// When a transfer between the memories of a worker without a pass is over.
+    wakes: BinaryHeap<Reverse<(SimTime, Place)>>,
     /// The prefill side first, if there is one.
     pools: Vec<Pool>,
     /// Pool that a request is sent to first.
@@ -129,6 +129,7 @@ impl Harness {
             now: SimTime::ZERO,
             passes: BinaryHeap::new(),
             others: BinaryHeap::new(),
+            wakes: BinaryHeap::new(),
             first_pool: if destination_first { serving_pool } else { PREFILL },
             serving_pool,
             handoffs,
@@ -196,8 +197,14 @@ impl Harness {
     /// # Errors
     /// [`ReplayError::Planner`] when it does not answer.
     pub fn with_planner(mut self, planner: Box<dyn Planner>) -> Result<Self, ReplayError> {
-        let semantics = self.pools[self.serving_pool as usize].spec.engine.semantics;
-        self.scaling = Some(Scaling::new(planner, semantics)?);
+        let engine = &self.pools[self.serving_pool as usize].spec.engine;
+        let computed_before = self.handoffs.is_some() || engine.kind == EngineKind::Sglang;
+        let first_tokens = match engine.semantics {
+            Semantics::V1_6_1 => FirstTokens::NoStep,
+            Semantics::V1_4_2 if computed_before => FirstTokens::OneOfThem,
+            Semantics::V1_4_2 => FirstTokens::AnotherStep,
+        };
+        self.scaling = Some(Scaling::new(planner, first_tokens)?);
         self.pools.iter_mut().for_each(Pool::watch);
         Ok(self)
     }
@@ -217,6 +224,10 @@ impl Harness {
             self.settle(source);
             if let Some(fault) = self.fault.take() {
                 return Err(fault);
+            }
+            if self.scaling.as_ref().is_some_and(|scaling| scaling.interrupted) {
+                partial = true;
+                break;
             }
             let waiting = self.flights.len();
             if waiting == 0 && source.is_drained() {
@@ -318,8 +329,9 @@ impl Harness {
     /// When anything but a pass ends or happens, as far as that is known.
     fn next_outside(&self, source: &dyn Source) -> Option<SimTime> {
         let other = self.others.peek().map(|Reverse((at, _))| *at);
+        let wake = self.wakes.peek().map(|Reverse((at, _))| *at);
         let tick = self.scaling.as_ref().and_then(|scaling| scaling.next);
-        [source.next_at(), other, tick].into_iter().flatten().min()
+        [source.next_at(), other, wake, tick].into_iter().flatten().min()
     }
 
     /// Whether what is due has to wait for the end of the pass of the only worker.
@@ -358,6 +370,12 @@ impl Harness {
     /// Everything that happens at this instant.
     fn settle(&mut self, source: &mut dyn Source) {
         loop {
+            while let Some(&Reverse((at, place))) = self.wakes.peek()
+                && at <= self.now
+            {
+                self.wakes.pop();
+                self.wake(place);
+            }
             while let Some(&Reverse((at, place))) = self.passes.peek()
                 && at <= self.now
             {
@@ -375,8 +393,6 @@ impl Harness {
                         }
                     }
                     Due::Transfer(_, id) => self.transferred(id),
-                    Due::Wake(place) if self.pools[place.pool as usize].has(place.worker) => self.list(place),
-                    Due::Wake(_) => {}
                 }
             }
             self.welcome(source);
@@ -401,7 +417,8 @@ impl Harness {
                 return;
             }
             let pass_due = self.passes.peek().is_some_and(|Reverse((at, _))| *at <= now);
-            let other_due = self.others.peek().is_some_and(|Reverse((at, _))| *at <= now);
+            let other_due = self.others.peek().is_some_and(|Reverse((at, _))| *at <= now)
+                || self.wakes.peek().is_some_and(|Reverse((at, _))| *at <= now);
             let arrival_due = !self.looks_away() && source.next_at().is_some_and(|at| at <= now);
             // A closed loop goes on when a request ends, also in a pass that takes no time.
             let place_free = self.ended > ended && !self.looks_away();
@@ -482,10 +499,10 @@ impl Harness {
                 self.take_arrivals(source);
             }
         }
-        for (id, flight) in self.flights.take_all() {
+        for (_, flight) in self.flights.take_all() {
             let over = flight.handoff.as_ref().and_then(|handoff| handoff.over);
             if let Some((terminal, at)) = over {
-                self.collector.record(id, &flight, terminal, at, source);
+                self.collector.record(&flight, terminal, at, source);
             }
         }
     }

@@ -10,16 +10,18 @@ use super::super::planner::ForwardMetrics;
 use super::super::record::Terminal;
 use super::super::source::Source;
 use super::super::timeline::Timeline;
-use super::{Due, Harness, Place};
+use super::{Harness, Place};
 
 impl Harness {
     /// Starts the next pass of a worker, if it has work.
     pub(super) fn start(&mut self, place: Place) {
         let now = self.now;
-        let worker = self.pools[place.pool as usize].worker(place.worker);
+        let pool = &mut self.pools[place.pool as usize];
+        let told = pool.router.hears_lower();
+        let worker = pool.worker(place.worker);
         let Some(ends_at) = worker.start(now) else {
-            if let Some(at) = worker.wakes_at() {
-                self.others.push(std::cmp::Reverse((at.max(now), Due::Wake(place))));
+            if let Some(at) = worker.wakes_at(told) {
+                self.wakes.push(std::cmp::Reverse((at.max(now), place)));
             }
             return;
         };
@@ -72,6 +74,33 @@ impl Harness {
         }
     }
 
+    /// A worker without a pass may go on, or has something to tell of its memory below the GPU.
+    pub(super) fn wake(&mut self, place: Place) {
+        let now = self.now;
+        let pool = &mut self.pools[place.pool as usize];
+        if !pool.has(place.worker) || pool.worker(place.worker).busy {
+            return;
+        }
+        let told = if pool.router.hears_lower() {
+            pool.spec.dp_size
+        } else {
+            0
+        };
+        for rank_number in 0..told {
+            let rank = &mut pool.worker(place.worker).ranks[rank_number as usize];
+            let mut pass = std::mem::take(&mut rank.pass);
+            rank.engine.end_transfers(now, &mut pass);
+            let target = Target {
+                worker: place.worker,
+                rank: rank_number,
+            };
+            pool.router.apply(target, &mut pass.kv_events, now);
+            pool.router.apply_lower(target, &mut pass.tier_events, now);
+            pool.worker(place.worker).ranks[rank_number as usize].pass = pass;
+        }
+        self.list(place);
+    }
+
     /// The pass of a worker ends now.
     pub(super) fn finish_pass(&mut self, place: Place, source: &mut dyn Source) {
         let now = self.now;
@@ -104,9 +133,12 @@ impl Harness {
             if let Some(scaling) = &mut self.scaling {
                 rank.latest = Some(ForwardMetrics::of(target, now.since(started), &pass.forward));
                 rank.silent_since = now;
-                scaling.count_decode(&pass.forward, pool.spec.engine.speculation.is_some());
+                if place.pool == self.serving_pool {
+                    scaling.count_decode(&pass.forward, pool.spec.engine.speculation.is_some());
+                }
             }
             pool.router.apply(target, &mut pass.kv_events, now);
+            pool.router.apply_lower(target, &mut pass.tier_events, now);
             for output in &pass.outputs {
                 self.deliver(place.pool, target, output, source);
             }

@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 
 use crate::block_hash::{BlockHasher, chain, salted_seed};
+use crate::engine::Semantics;
 use crate::router::{self, KvRouter, Placement, RoundRobin, RouterError, Routing, Target};
-use crate::types::{HashSalt, KvEvent, SequenceHash, SimTime, Token};
+use crate::types::{HashSalt, KvEvent, SequenceHash, SimTime, TierEvent, Token};
 
 use super::super::source::Turn;
 use super::PoolSpec;
@@ -53,9 +54,17 @@ pub(in crate::replay) struct Kv {
     /// How late cache changes arrive, ms.
     lag_ms: f64,
     /// Cache changes on their way: due, from, what.
-    pending: VecDeque<(SimTime, Target, KvEvent)>,
+    pending: VecDeque<(SimTime, Target, Change)>,
+    /// It is told of the memory below the GPU, too.
+    hears_lower: bool,
     block_size: u32,
     hasher: BlockHasher,
+}
+
+/// What a router hears of a cache.
+enum Change {
+    Device(KvEvent),
+    Lower(TierEvent),
 }
 
 impl PoolRouter {
@@ -100,6 +109,7 @@ impl PoolRouter {
             sync: config.router_replica_sync,
             lag_ms: *event_lag_ms,
             pending: VecDeque::new(),
+            hears_lower: engine.tiers.is_some() && engine.semantics == Semantics::V1_6_1 && side != Side::Decode,
             block_size: engine.block_size.max(1),
             hasher: BlockHasher::with_seed(salted_seed(&HashSalt::default())),
         }))
@@ -143,13 +153,19 @@ impl PoolRouter {
             events.clear();
             return;
         };
-        if kv.lag_ms <= 0.0 {
-            for event in events.drain(..) {
-                kv.routers.iter_mut().for_each(|router| router.apply(target, &event));
-            }
-        } else {
-            let due = now.after_ms(kv.lag_ms);
-            kv.pending.extend(events.drain(..).map(|event| (due, target, event)));
+        kv.hear(target, events.drain(..).map(Change::Device), now);
+    }
+
+    /// Whether it hears of changes below the GPU, which may also come while a worker does nothing.
+    pub(in crate::replay) fn hears_lower(&self) -> bool {
+        matches!(self, Self::Kv(kv) if kv.hears_lower)
+    }
+
+    /// Takes over changes of what a rank holds below its GPU, at once or after the lag.
+    pub(in crate::replay) fn apply_lower(&mut self, target: Target, changes: &mut Vec<TierEvent>, now: SimTime) {
+        match self {
+            Self::Kv(kv) if kv.hears_lower => kv.hear(target, changes.drain(..).map(Change::Lower), now),
+            Self::Kv(_) | Self::RoundRobin(_) => changes.clear(),
         }
     }
 
@@ -233,9 +249,27 @@ impl Kv {
     /// Takes over the cache changes that are due.
     fn catch_up(&mut self, now: SimTime) {
         while self.pending.front().is_some_and(|(due, ..)| *due <= now)
-            && let Some((_, target, event)) = self.pending.pop_front()
+            && let Some((_, target, change)) = self.pending.pop_front()
         {
-            self.routers.iter_mut().for_each(|router| router.apply(target, &event));
+            self.tell(target, &change);
+        }
+    }
+
+    fn hear(&mut self, target: Target, changes: impl Iterator<Item = Change>, now: SimTime) {
+        if self.lag_ms <= 0.0 {
+            changes.for_each(|change| self.tell(target, &change));
+        } else {
+            let due = now.after_ms(self.lag_ms);
+            self.pending.extend(changes.map(|change| (due, target, change)));
+        }
+    }
+
+    fn tell(&mut self, target: Target, change: &Change) {
+        for router in &mut self.routers {
+            match change {
+                Change::Device(event) => router.apply(target, event),
+                Change::Lower(change) => router.apply_lower(target, change),
+            }
         }
     }
 

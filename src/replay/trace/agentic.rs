@@ -36,13 +36,11 @@ struct Origin {
     digest: String,
 }
 
+/// What rows of both forms have. The fields of the other form do not count in either.
 #[derive(Deserialize)]
 struct Row {
     request_id: Option<String>,
     session_id: Option<String>,
-    play_id: Option<String>,
-    source_play_ordinal: Option<u64>,
-    model: Option<String>,
     #[serde(alias = "input_tokens")]
     input_length: Option<u32>,
     #[serde(alias = "output_tokens")]
@@ -52,20 +50,35 @@ struct Row {
     /// Number of hash ids, which go elsewhere.
     #[serde(skip)]
     blocks: Option<usize>,
+    priority: Option<i32>,
+    strict_priority: Option<u32>,
+    policy_class: Option<Arc<str>>,
+}
+
+/// What rows without a header have besides.
+#[derive(Deserialize)]
+struct First {
     #[serde(alias = "created_time")]
     timestamp: Option<f64>,
-    not_before_ms: Option<f64>,
-    recorded_api_time_ms: Option<f64>,
     #[serde(alias = "delay_ms")]
     delay: Option<f64>,
     tool_wait_ms: Option<f64>,
     #[serde(default)]
     wait_for: Vec<String>,
+    #[serde(rename = "prefix_reset")]
+    _prefix_reset: Option<bool>,
+}
+
+/// What rows below a header have besides.
+#[derive(Deserialize)]
+struct Second {
+    play_id: Option<String>,
+    source_play_ordinal: Option<u64>,
+    model: Option<String>,
+    not_before_ms: Option<f64>,
+    recorded_api_time_ms: Option<f64>,
     #[serde(default)]
     dependencies: Vec<Edge>,
-    priority: Option<i32>,
-    strict_priority: Option<u32>,
-    policy_class: Option<Arc<str>>,
 }
 
 #[derive(Deserialize)]
@@ -95,6 +108,7 @@ pub fn read<R: BufRead>(
         ids: IdStore::default(),
     };
     let mut first = true;
+    let mut earliest = f64::INFINITY;
     while lines.advance()? {
         if std::mem::take(&mut first) {
             let header: Header = lines.parse(&[])?;
@@ -113,7 +127,7 @@ pub fn read<R: BufRead>(
         row.blocks = hash_ids.as_ref().map(Vec::len);
         let mut request = match graph.rules {
             Semantics::V1_6_1 => row.second(&lines, graph.block_tokens)?,
-            Semantics::V1_4_2 => row.first(&lines, graph.block_tokens)?,
+            Semantics::V1_4_2 => row.first(&lines, graph.block_tokens, &mut earliest)?,
         };
         request.hash_ids = ids.put(hash_ids.unwrap_or_default()).map_err(spooling)?;
         graph.requests.push(request);
@@ -125,6 +139,10 @@ pub fn read<R: BufRead>(
     let models: BTreeSet<&str> = graph.requests.iter().map(|request| request.model.as_str()).collect();
     graph.origin.models = models.into_iter().map(str::to_owned).collect();
     if graph.rules == Semantics::V1_4_2 {
+        for request in &mut graph.requests {
+            // Who has no time stamp comes with the earliest.
+            request.not_before_ms = (request.not_before_ms - earliest).max(0.0);
+        }
         graph.origin.format = "agentic_mooncake".into();
         graph.origin.digest = format!("requests:{}", graph.requests.len());
     }
@@ -175,15 +193,6 @@ impl Row {
         }
         lines.check_tokens("input_length", input_tokens)?;
         lines.check_tokens("output_length", output_tokens)?;
-        for (field, value) in [
-            ("timestamp", self.timestamp),
-            ("not_before_ms", self.not_before_ms),
-            ("recorded_api_time_ms", self.recorded_api_time_ms),
-            ("delay", self.delay),
-            ("tool_wait_ms", self.tool_wait_ms),
-        ] {
-            lines.check_wait(field, value.unwrap_or(0.0))?;
-        }
         let planned: Option<Tokens> = self.output_token_ids.as_deref().map(Into::into);
         if let Some(ids) = planned.as_ref().filter(|ids| ids.len() != output_tokens as usize) {
             let found = ids.len();
@@ -196,7 +205,7 @@ impl Row {
                 .session_id
                 .clone()
                 .unwrap_or_else(|| format!("request_{}", lines.number())),
-            model: self.model.clone().unwrap_or_else(|| "unknown".into()),
+            model: "unknown".into(),
             input_tokens,
             output_tokens,
             planned,
@@ -209,11 +218,29 @@ impl Row {
         })
     }
 
-    fn first<R: BufRead>(&self, lines: &Lines<R>, block_tokens: u32) -> Result<AgenticRequest, TraceError> {
+    /// `earliest` becomes the earliest time stamp so far.
+    fn first<R: BufRead>(
+        &self,
+        lines: &Lines<R>,
+        block_tokens: u32,
+        earliest: &mut f64,
+    ) -> Result<AgenticRequest, TraceError> {
         let mut request = self.common(lines, block_tokens)?;
-        let delay_ms = self.delay.unwrap_or(0.0) + self.tool_wait_ms.unwrap_or(0.0);
-        if self.wait_for.is_empty() {
-            request.not_before_ms = self.timestamp.unwrap_or(0.0);
+        let form: First = lines.parse(&ALIASES)?;
+        let (delay, tool_wait) = (form.delay.unwrap_or(0.0), form.tool_wait_ms.unwrap_or(0.0));
+        let delay_ms = delay + tool_wait;
+        let field = if tool_wait == 0.0 {
+            "delay"
+        } else {
+            "delay + tool_wait_ms"
+        };
+        lines.check_wait(field, delay_ms)?;
+        if let Some(timestamp) = form.timestamp {
+            lines.check_wait("timestamp", timestamp)?;
+            *earliest = earliest.min(timestamp);
+        }
+        if form.wait_for.is_empty() {
+            request.not_before_ms = form.timestamp.unwrap_or(0.0);
         }
         let wait = |other: &String| Dependency {
             request_id: other.clone(),
@@ -221,17 +248,18 @@ impl Row {
             delay_ms,
             relation: Relation::Sequence,
         };
-        request.dependencies = self.wait_for.iter().map(wait).collect();
+        request.dependencies = form.wait_for.iter().map(wait).collect();
         Ok(request)
     }
 
     fn second<R: BufRead>(&self, lines: &Lines<R>, block_tokens: u32) -> Result<AgenticRequest, TraceError> {
         let mut request = self.common(lines, block_tokens)?;
+        let form: Second = lines.parse(&[])?;
         let missing = |field: &str| lines.wrong(format!("{field} is missing or empty; rows below a header need it"));
         for (field, value) in [
-            ("play_id", &self.play_id),
+            ("play_id", &form.play_id),
             ("session_id", &self.session_id),
-            ("model", &self.model),
+            ("model", &form.model),
         ] {
             if value.as_deref().is_none_or(|value| value.trim().is_empty()) {
                 return Err(missing(field));
@@ -248,11 +276,18 @@ impl Row {
                  {input_tokens}, fills"
             )));
         }
-        request.play_id = self.play_id.clone().unwrap_or_default();
-        request.source_play_ordinal = self.source_play_ordinal;
-        request.recorded_api_time_ms = self.recorded_api_time_ms;
-        request.not_before_ms = self.not_before_ms.ok_or_else(|| missing("not_before_ms"))?;
-        for (at, edge) in self.dependencies.iter().enumerate() {
+        for (field, value) in [
+            ("not_before_ms", form.not_before_ms),
+            ("recorded_api_time_ms", form.recorded_api_time_ms),
+        ] {
+            lines.check_wait(field, value.unwrap_or(0.0))?;
+        }
+        request.play_id = form.play_id.unwrap_or_default();
+        request.model = form.model.unwrap_or_default();
+        request.source_play_ordinal = form.source_play_ordinal;
+        request.recorded_api_time_ms = form.recorded_api_time_ms;
+        request.not_before_ms = form.not_before_ms.ok_or_else(|| missing("not_before_ms"))?;
+        for (at, edge) in form.dependencies.iter().enumerate() {
             let delay = edge.delay_ms;
             lines.check_wait(format_args!("dependencies[{at}].delay_ms"), delay)?;
             if !edge.relation.can_wait_for(edge.trigger) {

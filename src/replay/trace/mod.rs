@@ -15,6 +15,7 @@ mod place;
 mod request_file;
 mod request_trace;
 mod turn_file;
+mod unread;
 mod weka;
 
 pub(crate) use self::line::MAX_TOKENS;

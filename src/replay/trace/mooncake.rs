@@ -3,7 +3,7 @@
 //! | Field (alias) | Meaning |
 //! |---|---|
 //! | `hash_ids` | ids of the prompt's blocks |
-//! | `input_length` (`input_tokens`) | prompt tokens, cut to what the ids cover; missing: all of it |
+//! | `input_length` (`input_tokens`) | prompt tokens, at most what the ids cover (1.4.2: cut to it); missing: all of it |
 //! | `output_length` (`output_tokens`) | tokens to generate |
 //! | `timestamp` (`created_time`) | ms; arrival of a first turn, source of a missing delay later |
 //! | `delay` (`delay_ms`) | ms after the end of the turn before |
@@ -11,7 +11,8 @@
 //! | `output_token_ids` | exact answer |
 //! | `priority`, `strict_priority`, `policy_class` | router queue |
 //!
-//! Blank lines and other fields do not count (`request_id` among them). Source: Dynamo 1.6.1 replay of Mooncake traces.
+//! Blank lines and other fields do not count; a `request_id` does not either, but has to be text. Source: Dynamo 1.6.1 replay
+//! of Mooncake traces.
 
 use std::hash::BuildHasher;
 use std::io::BufRead;
@@ -23,11 +24,13 @@ use rand::{Rng, SeedableRng};
 use rustc_hash::FxBuildHasher;
 use serde::Deserialize;
 
+use crate::engine::Semantics;
 use crate::plain_words::number;
 use crate::types::Tokens;
 
 use super::super::sessions::{SessionTrace, TurnSpec};
 use super::line::{Lines, MAX_MS, TraceError};
+use super::unread::Text;
 
 /// Seed of answers that a trace does not give, together with the line, so that continuations are the same in every run.
 const ANSWER_SEED: u64 = 0xD37A_0A7E_5EED;
@@ -42,9 +45,11 @@ pub(super) const ALIASES: [(&str, &str); 4] = [
 
 #[derive(Deserialize)]
 struct Row {
+    #[serde(rename = "request_id")]
+    _request_id: Option<Text>,
     session_id: Option<Box<str>>,
     #[serde(alias = "input_tokens")]
-    input_length: Option<u32>,
+    input_length: Option<u64>,
     #[serde(alias = "output_tokens")]
     output_length: Option<u32>,
     output_token_ids: Option<Vec<u32>>,
@@ -67,6 +72,8 @@ pub struct MooncakeOptions {
     pub delta: bool,
     /// First turns need a time stamp.
     pub timed: bool,
+    /// Release by whose rules rows are read.
+    pub rules: Semantics,
 }
 
 /// One checked row.
@@ -132,6 +139,16 @@ impl<R: BufRead> MooncakeRows<R> {
             return Err(self.lines.wrong(format!(
                 "delay is {} on the first turn of session {session}, expected none or 0",
                 number(delay)
+            )));
+        }
+        if let Some(timestamp) = row
+            .timestamp
+            .filter(|timestamp| !self.options.timed && *timestamp < 0.0)
+        {
+            // Nothing shifts it there.
+            return Err(self.lines.wrong(format!(
+                "timestamp is {}, expected ms from 0 on in a closed loop",
+                number(timestamp)
             )));
         }
         if self.options.timed && row.timestamp.is_none() {
@@ -246,6 +263,11 @@ impl MooncakeRow {
         last_seen: &mut Option<f64>,
         lines: &Lines<R>,
     ) -> Result<f64, TraceError> {
+        if self.delay.is_none() && self.timestamp.is_some() && last_seen.is_none() {
+            return Err(lines.wrong(
+                "timestamp stands where no turn of the session before has one; expected delay, or a timestamp there too",
+            ));
+        }
         let implied = self.timestamp.zip(*last_seen).map(|(now, before)| now - before);
         *last_seen = self.timestamp.or(*last_seen);
         let field = if self.delay.is_some() { "delay" } else { "timestamp" };
@@ -270,7 +292,15 @@ fn turn<R: BufRead>(lines: &Lines<R>, row: &Row, options: MooncakeOptions) -> Re
     let covered = u32::try_from(hash_ids.len())
         .unwrap_or(u32::MAX)
         .saturating_mul(options.block_tokens);
-    let input_tokens = row.input_length.unwrap_or(covered).min(covered);
+    let wanted = row.input_length.unwrap_or(u64::from(covered));
+    if wanted > u64::from(covered) && options.rules == Semantics::V1_6_1 {
+        let (ids, size) = (hash_ids.len(), options.block_tokens);
+        return Err(lines.wrong(format!(
+            "input_length is {wanted}, expected at most {covered}, which {ids} hash_ids of {size} tokens cover; with --semantics \
+             1.4.2 prompts are cut to it"
+        )));
+    }
+    let input_tokens = u32::try_from(wanted).unwrap_or(u32::MAX).min(covered);
     if input_tokens == 0 {
         return Err(lines.wrong("the prompt is empty; expected input_length above 0 and at least one of hash_ids"));
     }
@@ -314,6 +344,7 @@ mod tests {
             block_tokens: 512,
             delta: false,
             timed,
+            rules: Semantics::V1_6_1,
         };
         MooncakeRows::new(Lines::new("t", text.as_bytes()), options)
     }
@@ -378,6 +409,14 @@ mod tests {
             (
                 r#"{"timestamp":0,"created_time":0,"output_length":1,"hash_ids":[1]}"#,
                 "line 1: timestamp and created_time are two names of one field",
+            ),
+            (
+                r#"{"timestamp":0,"request_id":3,"output_length":1,"hash_ids":[1]}"#,
+                "line 1: request_id is 3, expected a string",
+            ),
+            (
+                r#"{"timestamp":0,"input_length":513,"output_length":1,"hash_ids":[1]}"#,
+                "line 1: input_length is 513, expected at most 512, which 1 hash_ids of 512 tokens cover",
             ),
             (
                 r#"{"timestamp":0,"policy_class":3,"output_length":1,"hash_ids":[1]}"#,

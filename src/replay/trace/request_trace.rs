@@ -8,6 +8,8 @@ use std::io::BufRead;
 use hashbrown::HashSet;
 use rustc_hash::FxBuildHasher;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::engine::Semantics;
@@ -25,21 +27,24 @@ pub(super) const SCHEMA: &str = "dynamo.request.trace.v1";
 struct Envelope<'a> {
     #[serde(borrow)]
     event: Option<&'a RawValue>,
-    event_type: Option<String>,
+    event_type: Option<Value>,
 }
 
 /// What says whether the rest matters.
 #[derive(Deserialize)]
 struct Head {
-    event_type: Option<String>,
+    event_type: Option<Value>,
 }
 
+/// `D`: dependencies, which Dynamo 1.4.2 does not know.
 #[derive(Deserialize)]
-struct Record {
+#[serde(bound(deserialize = "D: Deserialize<'de> + Default"))]
+struct Record<D> {
     schema: Option<String>,
+    event_type: Option<String>,
     event_time_unix_ms: Option<u64>,
     agent_context: Option<AgentContext>,
-    request: Option<Request>,
+    request: Option<Request<D>>,
     tool: Option<Tool>,
 }
 
@@ -51,29 +56,30 @@ pub(super) struct AgentContext {
 
 #[allow(clippy::struct_field_names)]
 #[derive(Deserialize)]
-struct Request {
+#[serde(bound(deserialize = "D: Deserialize<'de> + Default"))]
+struct Request<D> {
     request_id: String,
     model: Option<String>,
     output_tokens: Option<u32>,
     request_received_ms: Option<u64>,
     total_time_ms: Option<f64>,
-    replay: Option<Replay>,
+    replay: Option<Replay<D>>,
 }
 
 #[derive(Deserialize)]
-struct Replay {
+#[serde(bound(deserialize = "D: Deserialize<'de> + Default"))]
+struct Replay<D> {
     trace_block_size: u32,
     input_length: u32,
     input_sequence_hashes: Vec<u64>,
     #[serde(default)]
-    dependencies: Vec<Edge>,
+    dependencies: D,
 }
 
 /// A dependency that the exporter of a trace knew.
 #[derive(Deserialize)]
 pub(super) struct Edge {
     pub(super) request_id: String,
-    #[serde(default)]
     pub(super) relation: Relation,
     pub(super) trigger: Trigger,
 }
@@ -198,20 +204,34 @@ impl RequestTraceReader {
             return Ok(None);
         }
         let envelope: Envelope<'_> = lines.read()?;
+        let old = self.rules == Semantics::V1_4_2;
+        let is_object = |event: &RawValue| event.get().starts_with('{');
+        let names_nothing = |kind: Option<&Value>| kind.is_some_and(|kind| !kind.is_string());
+        if old && (names_nothing(envelope.event_type.as_ref()) || envelope.event.is_some_and(|event| !is_object(event)))
+        {
+            return Ok(None);
+        }
         let inner: Option<Head> = envelope.event.map(|event| lines.read_part(event.get())).transpose()?;
-        let event_type = inner.and_then(|head| head.event_type).or(envelope.event_type);
-        let ends_request = match event_type.as_deref() {
+        let inner = inner.and_then(|head| head.event_type);
+        if old && names_nothing(inner.as_ref()) {
+            return Ok(None);
+        }
+        let event_type = inner.or(envelope.event_type);
+        let ends_request = match event_type.as_ref().and_then(Value::as_str) {
             Some("request_payload" | "tool_start") => return Ok(None),
             Some("request_end") => true,
             Some("tool_end" | "tool_error") => false,
             other => {
-                let found = other.unwrap_or("missing");
+                let found = other.map(str::to_owned).or(event_type.as_ref().map(Value::to_string));
+                let found = found.as_deref().unwrap_or("missing");
                 return Err(lines.wrong(format!(
                     "event_type is {found}, expected request_end, request_payload, tool_start, tool_end or tool_error"
                 )));
             }
         };
-        let record: Record = match envelope.event {
+        let record: Record<Vec<Edge>> = match envelope.event {
+            Some(event) if old => lines.read_part::<Record<IgnoredAny>>(event.get())?.unlinked(),
+            None if old => lines.read::<Record<IgnoredAny>>()?.unlinked(),
             Some(event) => lines.read_part(event.get())?,
             None => lines.read()?,
         };
@@ -219,18 +239,30 @@ impl RequestTraceReader {
             let found = record.schema.as_deref().unwrap_or("missing");
             return Err(lines.wrong(format!("schema is {found}, expected {SCHEMA}")));
         }
-        if ends_request {
-            return self.request(lines, record).map(Some);
+        if record.event_type.is_none() {
+            return Err(lines.wrong("event.event_type is missing, expected that of the record"));
         }
-        self.tool(lines, record)?;
+        let recorded = record.event_time_unix_ms;
+        let recorded = recorded.ok_or_else(|| lines.wrong("event_time_unix_ms is missing; every record needs it"))?;
+        if ends_request {
+            return self.request(lines, record, recorded).map(Some);
+        }
+        self.tool(lines, record, recorded)?;
         Ok(None)
     }
 
-    fn request<R: BufRead>(&mut self, lines: &Lines<R>, record: Record) -> Result<Found, TraceError> {
+    fn request<R: BufRead>(
+        &mut self,
+        lines: &Lines<R>,
+        record: Record<Vec<Edge>>,
+        recorded: u64,
+    ) -> Result<Found, TraceError> {
         let missing = |field: &str| lines.wrong(format!("{field} is missing; a request_end record needs it"));
-        let recorded = record.event_time_unix_ms.ok_or_else(|| missing("event_time_unix_ms"))?;
         let request = record.request.ok_or_else(|| missing("request"))?;
-        let (start, end) = times(lines, recorded, &request)?;
+        if self.rules == Semantics::V1_4_2 && request.request_received_ms.is_none() {
+            return Err(lines.wrong("request.request_received_ms is missing; the rules of Dynamo 1.4.2 need it"));
+        }
+        let (start, end) = self.times(lines, recorded, &request)?;
         let replay = request.replay.ok_or_else(|| missing("request.replay"))?;
         let size = replay.trace_block_size;
         if size == 0 {
@@ -242,18 +274,23 @@ impl RequestTraceReader {
                 "request.replay.trace_block_size is {size}, expected {before} as before or as --trace-block-size says"
             )));
         }
-        if request.request_id.trim().is_empty() {
+        let agentic = record.agent_context.is_some();
+        let strict = self.rules == Semantics::V1_6_1;
+        if request.request_id.trim().is_empty() && (strict || agentic) {
             return Err(missing("request.request_id"));
         }
         if let Some(agent) = record
             .agent_context
             .as_ref()
-            .filter(|agent| agent.session_id.trim().is_empty())
+            .filter(|agent| strict && agent.session_id.trim().is_empty())
         {
             let session = &agent.session_id;
             return Err(lines.wrong(format!("agent_context.session_id is {session:?}, expected a name")));
         }
-        let input_tokens = self.input_tokens(lines, &replay, record.agent_context.is_some())?;
+        if strict && agentic && request.model.as_deref().is_some_and(|model| model.trim().is_empty()) {
+            return Err(lines.wrong("request.model is empty, expected a name or none"));
+        }
+        let input_tokens = self.input_tokens(lines, &replay, agentic)?;
         let output_tokens = request.output_tokens;
         let output_tokens = output_tokens.ok_or_else(|| missing("request.output_tokens"))?;
         lines.check_tokens("request.replay.input_length", input_tokens)?;
@@ -278,7 +315,12 @@ impl RequestTraceReader {
     }
 
     /// Prompt tokens, which have to reach into the last block; where requests are independent Dynamo 1.6.1 takes fewer.
-    fn input_tokens<R: BufRead>(&self, lines: &Lines<R>, replay: &Replay, agentic: bool) -> Result<u32, TraceError> {
+    fn input_tokens<R: BufRead>(
+        &self,
+        lines: &Lines<R>,
+        replay: &Replay<Vec<Edge>>,
+        agentic: bool,
+    ) -> Result<u32, TraceError> {
         let size = replay.trace_block_size;
         let hashes = replay.input_sequence_hashes.len();
         let covered = u32::try_from(hashes).unwrap_or(u32::MAX).saturating_mul(size);
@@ -299,10 +341,24 @@ impl RequestTraceReader {
         )))
     }
 
-    fn tool<R: BufRead>(&mut self, lines: &Lines<R>, record: Record) -> Result<(), TraceError> {
+    fn tool<R: BufRead>(
+        &mut self,
+        lines: &Lines<R>,
+        record: Record<Vec<Edge>>,
+        recorded: u64,
+    ) -> Result<(), TraceError> {
         let (Some(agent), Some(tool)) = (record.agent_context, record.tool) else {
             return Ok(());
         };
+        let end = tool.ended_at_unix_ms.unwrap_or(recorded);
+        let began_later = tool.started_at_unix_ms.filter(|&start| end < start);
+        if self.rules == Semantics::V1_4_2 {
+            // What cannot be is left out.
+            if began_later.is_none() {
+                self.keep(lines, agent, tool);
+            }
+            return Ok(());
+        }
         for (field, value) in [
             ("agent_context.session_id", &agent.session_id),
             ("tool.tool_call_id", &tool.tool_call_id),
@@ -315,12 +371,16 @@ impl RequestTraceReader {
         if let Some(took) = tool.duration_ms.filter(|took| !took.is_finite() || *took < 0.0) {
             return Err(lines.wrong(format!("tool.duration_ms is {}, expected ms from 0 on", number(took))));
         }
-        let end = tool.ended_at_unix_ms.or(record.event_time_unix_ms);
-        if let Some((start, end)) = tool.started_at_unix_ms.zip(end).filter(|(start, end)| end < start) {
+        if let Some(start) = began_later {
             return Err(lines.wrong(format!(
                 "tool.ended_at_unix_ms is {end}, expected at least tool.started_at_unix_ms, {start}"
             )));
         }
+        self.keep(lines, agent, tool);
+        Ok(())
+    }
+
+    fn keep<R: BufRead>(&mut self, lines: &Lines<R>, agent: AgentContext, tool: Tool) {
         self.tools += 1;
         self.calls.extend(tool.claude.map(|claude| Call {
             place: lines.place(),
@@ -328,7 +388,35 @@ impl RequestTraceReader {
             session: agent.session_id,
             claude,
         }));
-        Ok(())
+    }
+
+    /// Begin and end of a request, ms of the Unix clock.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    fn times<R: BufRead>(
+        &self,
+        lines: &Lines<R>,
+        recorded: u64,
+        request: &Request<Vec<Edge>>,
+    ) -> Result<(u64, u64), TraceError> {
+        let mut total = request.total_time_ms;
+        if self.rules == Semantics::V1_4_2 {
+            total = total.map(|total| total.max(0.0));
+        }
+        lines.check_wait("request.total_time_ms", total.unwrap_or(0.0))?;
+        #[allow(clippy::cast_precision_loss)]
+        for (field, ms) in [
+            ("event_time_unix_ms", Some(recorded)),
+            ("request.request_received_ms", request.request_received_ms),
+        ] {
+            lines.check_time(field, ms.unwrap_or(0) as f64)?;
+        }
+        let total = total.map(|total| total.round() as u64);
+        Ok(match (request.request_received_ms, total) {
+            (Some(start), Some(total)) => (start, start.saturating_add(total)),
+            (Some(start), None) if self.rules == Semantics::V1_4_2 => (start, recorded.max(start)),
+            (Some(start), None) => (start, recorded),
+            (None, total) => (recorded.saturating_sub(total.unwrap_or(0)), recorded),
+        })
     }
 
     /// The trace.
@@ -390,24 +478,31 @@ impl RequestTraceReader {
     }
 }
 
-/// Begin and end of a request, ms of the Unix clock.
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-fn times<R: BufRead>(lines: &Lines<R>, recorded: u64, request: &Request) -> Result<(u64, u64), TraceError> {
-    let total = request.total_time_ms;
-    lines.check_wait("request.total_time_ms", total.unwrap_or(0.0))?;
-    #[allow(clippy::cast_precision_loss)]
-    for (field, ms) in [
-        ("event_time_unix_ms", Some(recorded)),
-        ("request.request_received_ms", request.request_received_ms),
-    ] {
-        lines.check_time(field, ms.unwrap_or(0) as f64)?;
+impl Record<IgnoredAny> {
+    /// The same without dependencies.
+    fn unlinked(self) -> Record<Vec<Edge>> {
+        let unlinked = |request: Request<IgnoredAny>| Request {
+            request_id: request.request_id,
+            model: request.model,
+            output_tokens: request.output_tokens,
+            request_received_ms: request.request_received_ms,
+            total_time_ms: request.total_time_ms,
+            replay: request.replay.map(|replay| Replay {
+                trace_block_size: replay.trace_block_size,
+                input_length: replay.input_length,
+                input_sequence_hashes: replay.input_sequence_hashes,
+                dependencies: Vec::new(),
+            }),
+        };
+        Record {
+            schema: self.schema,
+            event_type: self.event_type,
+            event_time_unix_ms: self.event_time_unix_ms,
+            agent_context: self.agent_context,
+            request: self.request.map(unlinked),
+            tool: self.tool,
+        }
     }
-    let total = total.map(|total| total.round() as u64);
-    Ok(match (request.request_received_ms, total) {
-        (Some(start), Some(total)) => (start, start.saturating_add(total)),
-        (Some(start), None) => (start, recorded),
-        (None, total) => (recorded.saturating_sub(total.unwrap_or(0)), recorded),
-    })
 }
 
 #[cfg(test)]

@@ -111,6 +111,9 @@ pub(crate) struct HandoffStep {
     pub(crate) waiting: Option<u32>,
     #[serde(default)]
     pub(crate) admitted_reused: Vec<u32>,
+    /// Events of transfers that ended while nothing ran before the pass.
+    #[serde(default)]
+    pub(crate) before: Vec<Event>,
     pub(crate) kv: Vec<Event>,
     pub(crate) lifecycle: Vec<Value>,
     #[serde(default)]

@@ -1,6 +1,7 @@
 //! A Weka document and what makes it one that can be replayed.
 //!
-//! Items are checked as they are read, so that what is wrong with one has the line on which it ends.
+//! Items are checked as they are read. What is wrong begins with the path of the field. Fields that do not count are looked
+//! at, too: the peer refuses those of another type.
 
 use std::fmt;
 
@@ -20,6 +21,10 @@ pub(super) struct Document {
     models: Vec<String>,
     pub(super) block_size: u32,
     hash_id_scope: String,
+    #[serde(rename = "tool_tokens", default)]
+    _tool_tokens: u64,
+    #[serde(rename = "system_tokens", default)]
+    _system_tokens: u64,
     pub(super) requests: Vec<Item>,
 }
 
@@ -84,8 +89,8 @@ impl<'de, T, F: FnOnce(&str, Map<String, Value>) -> Result<T, String>> Visitor<'
     }
 }
 
-/// Fields that count.
-const KNOWN: [&str; 12] = [
+/// Fields that may be given once.
+const KNOWN: [&str; 22] = [
     "type",
     "t",
     "model",
@@ -98,6 +103,16 @@ const KNOWN: [&str; 12] = [
     "status",
     "duration_ms",
     "requests",
+    "input_types",
+    "output_types",
+    "stop",
+    "think_time",
+    "ttft",
+    "total_tokens",
+    "tool_use_count",
+    "models",
+    "tool_tokens",
+    "system_tokens",
 ];
 
 /// Reads and checks what an object holds.
@@ -124,6 +139,16 @@ pub(super) struct Request {
     pub(super) hash_ids: Vec<u64>,
     /// How long it took, s.
     pub(super) api_time: Option<f64>,
+    #[serde(rename = "input_types", default)]
+    _input_types: Vec<String>,
+    #[serde(rename = "output_types", default)]
+    _output_types: Vec<String>,
+    #[serde(rename = "stop", default)]
+    _stop: String,
+    #[serde(rename = "think_time")]
+    _think_time: Option<f64>,
+    #[serde(rename = "ttft")]
+    _ttft: Option<f64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -136,6 +161,16 @@ pub(super) struct Subagent {
     status: String,
     pub(super) duration_ms: Option<i64>,
     pub(super) requests: Vec<Nested>,
+    #[serde(rename = "total_tokens")]
+    _total_tokens: Option<u64>,
+    #[serde(rename = "tool_use_count")]
+    _tool_use_count: Option<u64>,
+    #[serde(rename = "models", default)]
+    _models: Vec<String>,
+    #[serde(rename = "tool_tokens", default)]
+    _tool_tokens: u64,
+    #[serde(rename = "system_tokens", default)]
+    _system_tokens: u64,
 }
 
 impl Document {
@@ -161,8 +196,8 @@ impl Document {
             let scope = &self.hash_id_scope;
             return Err(format!("hash_id_scope is {scope:?}, expected \"local\""));
         }
-        if self.models.iter().any(|model| model.trim().is_empty()) {
-            return Err("models has an empty name, expected names".into());
+        if let Some(at) = self.models.iter().position(|model| model.trim().is_empty()) {
+            return Err(format!("models[{at}] is empty, expected a name"));
         }
         let mut own = 0_usize;
         for (at, item) in self.requests.iter().enumerate() {

@@ -82,8 +82,7 @@ impl Play<'_> {
         let own = graph.streams.len();
         let mut joins = Vec::new();
         for (at, subagent) in subagents {
-            let what = |what: String| format!("requests[{at}]: {what}");
-            joins.extend(self.subagent(&mut graph, own, at, subagent).map_err(what)?);
+            joins.extend(self.subagent(&mut graph, own, at, subagent)?);
         }
         graph.connect(&joins);
         self.rows(graph, &space, &play_id, ids)
@@ -102,7 +101,9 @@ impl Play<'_> {
         let steps = of_agent.flat_map(|(stream, found)| found.steps.iter().map(move |&step| (stream, step)));
         let before = steps.filter(|&(_, step)| graph.steps[step].order < at);
         let Some((owner, spawner)) = before.max_by_key(|&(_, step)| graph.steps[step].order) else {
-            return Err("a subagent before the first request; nothing can have started it".into());
+            return Err(format!(
+                "requests[{at}] is a subagent before the first request; nothing can have started it"
+            ));
         };
         let mut end = subagent.t;
         let first = graph.steps.len();
@@ -114,7 +115,7 @@ impl Play<'_> {
         for (inner, Nested::Request(request)) in subagent.requests.iter().enumerate() {
             let t = subagent.on_trace_clock(request.t, self.relative).ok_or_else(|| {
                 format!(
-                    "t of requests[{inner}] is {}, before the subagent's own, {marker}; are nested times relative?",
+                    "requests[{at}].requests[{inner}].t is {}, before the subagent's own, {marker}; are nested times relative?",
                     request.t
                 )
             })?;

@@ -12,10 +12,11 @@
 
 mod chains;
 mod document;
+mod locate;
 mod lower;
 
 use std::collections::BTreeSet;
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufReader, Read, Seek};
 
 use serde::Deserialize;
 
@@ -25,6 +26,7 @@ use crate::plain_words::{placeless, plain};
 use super::super::agentic::{AgenticRequest, Graph, GraphOrigin, IdSink};
 use super::line::{TraceError, spooling};
 use document::Document;
+use locate::line_of;
 
 /// Seconds that two times may differ by and still count as equal.
 const EPSILON_S: f64 = 1e-6;
@@ -44,6 +46,12 @@ pub enum NestedTimes {
     Absolute,
     /// The marker.
     Relative,
+}
+
+impl<R: Seek> Seek for Hashing<R> {
+    fn seek(&mut self, to: io::SeekFrom) -> io::Result<u64> {
+        self.reader.seek(to)
+    }
 }
 
 /// One file of a corpus.
@@ -104,8 +112,8 @@ impl WekaCorpus {
     /// Reads and checks one file.
     ///
     /// # Errors
-    /// [`TraceError`] names the file, the line and the path of the field, or the request by its place.
-    pub fn scan<R: Read>(&mut self, file: &WekaFile, reader: R) -> Result<(), TraceError> {
+    /// [`TraceError`] names the file, the line and the path of the field.
+    pub fn scan<R: Read + Seek>(&mut self, file: &WekaFile, reader: R) -> Result<(), TraceError> {
         self.name.get_or_insert_with(|| file.shown.clone());
         let relative = file.relative.as_bytes();
         self.hasher.update(&(relative.len() as u64).to_le_bytes());
@@ -187,10 +195,11 @@ impl WekaReader {
     ///
     /// # Errors
     /// [`TraceError`] when documents make no graph, or the file changed since the first reading.
-    pub fn read<R: Read>(&mut self, file: &WekaFile, reader: R) -> Result<(), TraceError> {
+    pub fn read<R: Read + Seek>(&mut self, file: &WekaFile, reader: R) -> Result<(), TraceError> {
         let expected = self.documents.get(self.files).copied();
         self.files += 1;
-        let found = each_document(file, reader, |document, source| {
+        let mut reader = reader;
+        let found = each_document(file, &mut reader, |document, source| {
             // What the first reading saw may be gone.
             document.check()?;
             if document.block_size != self.block_tokens {
@@ -254,12 +263,39 @@ impl<R: Read> Read for Hashing<R> {
     }
 }
 
+/// What is wrong in a document: its number in the file, the line as far as it is known, the path of the field and what.
+struct Fault {
+    document: u64,
+    line: u64,
+    what: String,
+}
+
+/// Why documents are not read on.
+enum Stop {
+    Whole(TraceError),
+    At(Fault),
+}
+
 /// Hands on each document of a file with the name of its source; returns how many there are.
-fn each_document<R: Read>(
+fn each_document<R: Read + Seek>(
+    file: &WekaFile,
+    reader: &mut R,
+    take: impl FnMut(Document, &str) -> Result<(), String>,
+) -> Result<u64, TraceError> {
+    read_documents(file, &mut *reader, take).map_err(|stop| match stop {
+        Stop::Whole(error) => error,
+        Stop::At(Fault { document, line, what }) => {
+            let found = line_of(reader, document, &what);
+            wrong_line(file, found.unwrap_or(line), &what)
+        }
+    })
+}
+
+fn read_documents<R: Read>(
     file: &WekaFile,
     reader: R,
     mut take: impl FnMut(Document, &str) -> Result<(), String>,
-) -> Result<u64, TraceError> {
+) -> Result<u64, Stop> {
     let mut json = serde_json::Deserializer::from_reader(BufReader::new(reader));
     let mut count = 0_u64;
     loop {
@@ -267,35 +303,44 @@ fn each_document<R: Read>(
         let begin = match json.end() {
             Ok(()) => break,
             Err(error) if error.is_syntax() => error.line() as u64,
-            Err(error) => return Err(wrong_line(file, error.line() as u64, placeless(&error.to_string()))),
+            Err(error) => {
+                let what = placeless(&error.to_string()).to_owned();
+                return Err(Stop::Whole(wrong_line(file, error.line() as u64, &what)));
+            }
         };
         let read = serde_path_to_error::deserialize(&mut json);
         let document: Document = read.map_err(|error| {
             let (path, inner) = (error.path().to_string(), error.inner());
-            let what = if inner.is_data() {
-                plain(&path, &inner.to_string())
-            } else {
-                format!("not JSON: {}", placeless(&inner.to_string()))
-            };
-            wrong_line(file, inner.line() as u64, &what)
+            if !inner.is_data() {
+                let what = format!("not JSON: {}", placeless(&inner.to_string()));
+                return Stop::Whole(wrong_line(file, inner.line() as u64, &what));
+            }
+            Stop::At(Fault {
+                document: count,
+                line: begin,
+                what: plain(&path, &inner.to_string()),
+            })
         })?;
         if count == 1 && !file.several {
-            return Err(wrong_file(
-                file,
-                "a second document; a file of several must end in .jsonl".into(),
-            ));
+            let what = "a second document; a file of several must end in .jsonl";
+            return Err(Stop::Whole(wrong_file(file, what.into())));
         }
         let source = if file.several {
             format!("{}#{count:06}", file.relative)
         } else {
             file.relative.clone()
         };
+        take(document, &source).map_err(|what| {
+            Stop::At(Fault {
+                document: count,
+                line: begin,
+                what,
+            })
+        })?;
         count += 1;
-        let id = document.id.clone();
-        take(document, &source).map_err(|what| wrong_line(file, begin, &format!("trace {id}: {what}")))?;
     }
     if count == 0 {
-        return Err(wrong_file(file, "no requests in the trace".into()));
+        return Err(Stop::Whole(wrong_file(file, "no requests in the trace".into())));
     }
     Ok(count)
 }

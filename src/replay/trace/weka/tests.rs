@@ -1,3 +1,5 @@
+use std::io::Cursor;
+
 use super::super::super::agentic::{Dependency, HashIds, Relation, Trigger};
 use super::*;
 
@@ -20,9 +22,9 @@ fn file(name: &str, text: &str) -> WekaFile {
 fn graph(name: &str, text: &str, nested: NestedTimes) -> Result<Graph, TraceError> {
     let file = file(name, text);
     let mut corpus = WekaCorpus::new(None);
-    corpus.scan(&file, text.as_bytes())?;
+    corpus.scan(&file, Cursor::new(text))?;
     let mut reader = corpus.settle(nested, IdSink::default())?;
-    reader.read(&file, text.as_bytes())?;
+    reader.read(&file, Cursor::new(text))?;
     reader.finish()
 }
 
@@ -91,7 +93,7 @@ fn nested_times_count_from_the_marker_when_one_lies_before_it() {
     let error = graph("w.json", &text, NestedTimes::Absolute).unwrap_err().to_string();
     assert_eq!(
         error,
-        "w.json, line 1: trace w: requests[1]: t of requests[0] is 0.1, before the subagent's own, 1.6; are nested times relative?"
+        "w.json, line 4: requests[1].requests[0].t is 0.1, before the subagent's own, 1.6; are nested times relative?"
     );
     // The graph is another one, and so is its name.
     let absolute = graph("w.json", TRACE, NestedTimes::Auto).unwrap();
@@ -214,7 +216,7 @@ fn every_refusal_names_the_place() {
         ),
         (
             TRACE.replace(r#""agent_id":"a","#, ""),
-            "w.json, line 5: requests[1].agent_id is missing",
+            "w.json, line 3: requests[1].agent_id is missing",
         ),
         (
             TRACE.replace(r#""type":"n","t":1.0"#, r#""type":"z","t":1.0"#),
@@ -222,7 +224,7 @@ fn every_refusal_names_the_place() {
         ),
         (
             TRACE.replace(r#""type":"s","t":1.7"#, r#""t":1.7"#),
-            "w.json, line 5: requests[1].requests[0].type is missing",
+            "w.json, line 4: requests[1].requests[0].type is missing",
         ),
         (
             TRACE.replace(r#""in":8"#, r#""in":8,"in":9"#),
@@ -238,11 +240,11 @@ fn every_refusal_names_the_place() {
         ),
         (
             TRACE.replace(r#""block_size":4,"#, ""),
-            "w.json, line 6: block_size is missing",
+            "w.json, line 1: block_size is missing",
         ),
         (
             TRACE.replace(r#""block_size":4"#, r#""block_size":0"#),
-            "w.json, line 1: trace w: block_size is 0",
+            "w.json, line 1: block_size is 0",
         ),
         (
             TRACE.replace(r#""t":3.0"#, r#""t":-3.0"#),
@@ -250,26 +252,41 @@ fn every_refusal_names_the_place() {
         ),
         (
             TRACE.replace(r#""api_time":0.2"#, r#""api_time":-1"#),
-            "w.json, line 5: requests[1].requests[0].api_time is -1",
+            "w.json, line 4: requests[1].requests[0].api_time is -1",
         ),
         (
             TRACE.replace("local", "global"),
-            "w.json, line 1: trace w: hash_id_scope is \"global\", expected \"local\"",
+            "w.json, line 1: hash_id_scope is \"global\", expected \"local\"",
         ),
         (
             TRACE.replace("completed", "failed"),
-            "w.json, line 5: requests[1].status is \"failed\", expected completed or async_launched",
+            "w.json, line 3: requests[1].status is \"failed\", expected completed or async_launched",
         ),
         (
             TRACE.replace(r#"["m","m2"]"#, r#"["m"]"#),
-            "w.json, line 1: trace w: requests[1].requests[0].model is m2, which is not among",
+            "w.json, line 4: requests[1].requests[0].model is m2, which is not among",
         ),
         (
             TRACE.replace(r#""type":"n","t":1.0"#, r#""type":"n","t":9.0"#).replace(
                 r#"{"type":"n","t":9.0,"model":"m","in":8,"out":3,"hash_ids":[1,2],"api_time":0.5,"stop":"x"},"#,
                 "",
             ),
-            "w.json, line 1: trace w: requests[0]: a subagent before the first request",
+            "w.json, line 3: requests[0] is a subagent before the first request",
+        ),
+        (
+            TRACE.replace(
+                r#""models":["m","m2"],"block_size":4"#,
+                "\n\"models\":[\"m\",\n \"\"],\n\"block_size\":4",
+            ),
+            "w.json, line 3: models[1] is empty",
+        ),
+        (
+            TRACE.replace(r#""tool_tokens":1"#, r#""tool_tokens":"many""#),
+            "w.json, line 1: tool_tokens is \"many\", expected a whole number from 0 on",
+        ),
+        (
+            TRACE.replace(r#""stop":"x""#, r#""stop":5"#),
+            "w.json, line 2: requests[0].stop is 5, expected a string",
         ),
         (format!("{TRACE}\n{TRACE}"), "w.json: a second document"),
         (format!("{TRACE} x"), "w.json, line 6: not JSON: expected value"),
@@ -290,13 +307,13 @@ fn every_refusal_names_the_place() {
 fn a_file_that_changes_between_its_readings_is_an_error() {
     let whole = file("w.jsonl", TRACE);
     let mut corpus = WekaCorpus::new(None);
-    corpus.scan(&whole, TRACE.as_bytes()).unwrap();
+    corpus.scan(&whole, Cursor::new(TRACE)).unwrap();
     let mut reader = corpus.settle(NestedTimes::Auto, IdSink::default()).unwrap();
     let twice = format!("{TRACE}\n{TRACE}");
-    let error = reader.read(&whole, twice.as_bytes()).unwrap_err().to_string();
+    let error = reader.read(&whole, Cursor::new(&twice)).unwrap_err().to_string();
     assert_eq!(error, "w.jsonl: the file changed while it was read");
     let grown = WekaCorpus::new(None)
-        .scan(&whole, twice.as_bytes())
+        .scan(&whole, Cursor::new(&twice))
         .unwrap_err()
         .to_string();
     assert!(grown.contains("the file changed while it was read"), "{grown}");
