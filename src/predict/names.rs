@@ -1,6 +1,6 @@
 //! What is wrong with the flags that a document was lowered to, under the names that the document has for them.
 
-use super::document::{Document, Source};
+use super::document::{Document, Mode, Source};
 
 /// Flags with engine arguments, and the pool that each is for.
 const POOLS: [(&str, &str); 3] = [
@@ -33,7 +33,7 @@ const OF_ENGINE: [(&str, &str); 3] = [
 ];
 
 /// Flags and their values.
-const FLAGS: [(&str, &str); 13] = [
+const FLAGS: [(&str, &str); 12] = [
     ("--num-workers", "engine.workers.aggregated.parallelism.replicas"),
     ("--num-prefill-workers", "engine.workers.prefill.parallelism.replicas"),
     ("--num-decode-workers", "engine.workers.decode.parallelism.replicas"),
@@ -46,7 +46,6 @@ const FLAGS: [(&str, &str); 13] = [
     ("--router-mode", "router.policy"),
     ("router config:", "router:"),
     ("router_temperature", "temperature"),
-    ("dp_size", "parallelism.attention_data"),
 ];
 
 /// Values of synthetic load.
@@ -71,6 +70,14 @@ pub(super) fn of_document(error: &str, document: &Document) -> String {
     for (flag, path) in FLAGS.iter().chain(&LOAD) {
         text = renamed(&text, flag, path);
     }
+    text = renamed(
+        &text,
+        "dp_size",
+        match document.engine.mode {
+            Mode::Aggregated => "engine.workers.aggregated.parallelism.attention_data",
+            Mode::Disaggregated => "parallelism.attention_data",
+        },
+    );
     let lengths = match document.traffic.source {
         Source::Synthetic { .. } => ("traffic.source.input_tokens", "traffic.source.output_tokens"),
         Source::SyntheticSession { .. } => (
@@ -137,7 +144,7 @@ mod tests {
             ("--prefill-engine-args: no engine", "engine.workers.prefill: no engine"),
             (
                 "--num-workers 65536 with dp_size 5 makes 327680 ranks",
-                "engine.workers.aggregated.parallelism.replicas 65536 with parallelism.attention_data 5 makes 327680 ranks",
+                "engine.workers.aggregated.parallelism.replicas 65536 with engine.workers.aggregated.parallelism.attention_data 5 makes 327680 ranks",
             ),
             (
                 "input_tokens is 4000000000, expected at most 67108864",

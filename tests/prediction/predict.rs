@@ -273,12 +273,20 @@ fn every_refusal_names_the_path_of_the_key() {
             "engine.workers.aggregated.parallelism.replicas is 100000, expected at most 65536",
         ),
         (
-            "traffic.source={type: synthetic-session, session: {prefix_groups: 2, shared_prefix_ratio: 1.5}}",
+            "traffic={source: {type: synthetic-session, session: {prefix_groups: 2, shared_prefix_ratio: 1.5}}}",
             "traffic.source.session.shared_prefix_ratio must be between 0.0 and 1.0, got 1.5",
         ),
         (
-            "traffic.source={type: synthetic-session, session: {inter_turn_delay_ms: -1}}",
+            "traffic={source: {type: synthetic-session, session: {inter_turn_delay_ms: -1}}}",
             "traffic.source.session.inter_turn_delay_ms must be finite",
+        ),
+        (
+            "traffic={source: {input_tokens: 4000000000}}",
+            "traffic.source.input_tokens is 4000000000, expected at most",
+        ),
+        (
+            "engine.workers.aggregated.parallelism.attention_data=5000",
+            "engine.workers.aggregated.parallelism.attention_data is 5000, expected at most 1024",
         ),
         (
             "planner={policy: {choices: [disabled]}}",
