@@ -85,9 +85,9 @@ impl Driver {
                 for (rank, door) in (0..).zip(ranks) {
                     let sender = sender.clone();
                     let target = Target { worker, rank };
-                    door.listen(Arc::new(move |events| {
+                    door.listen(Arc::new(move |events, lower| {
                         // A driver that stopped listening has its report already.
-                        let _ = sender.send(Heard::Cache(target, events.to_vec()));
+                        let _ = sender.send(Heard::Cache(target, events.to_vec(), lower.to_vec()));
                     }));
                 }
             }
@@ -251,7 +251,9 @@ impl Driver {
                 let at = answer.tokens.last().copied().unwrap_or(now);
                 self.run.ended(id, &answer, (at, now), source, out)?;
             }
-            Heard::Cache(target, mut events) => self.run.cache_changed(target, &mut events, now),
+            Heard::Cache(target, mut events, mut lower) => {
+                self.run.cache_changed(target, (&mut events, &mut lower), now);
+            }
             Heard::Broken => return Err(wrong(&"a worker died with requests in flight")),
         }
         Ok(())

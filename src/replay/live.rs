@@ -4,7 +4,7 @@
 //! disaggregated fleet a request is routed to both sides at once: its halves meet at the prefill worker.
 
 use crate::router::Target;
-use crate::types::{EngineRequest, KvEvent, SimTime, Token};
+use crate::types::{EngineRequest, KvEvent, SimTime, TierEvent, Token};
 
 use super::collector::Collector;
 use super::flight::{AdmissionLog, Flights, Handoff};
@@ -157,10 +157,16 @@ impl LiveRun {
         self.prefill.as_ref().unwrap_or(&self.serving)
     }
 
-    /// Takes over changes of a rank's cache, on the side of the workers that get prompts.
-    pub fn cache_changed(&mut self, target: Target, events: &mut Vec<KvEvent>, now: SimTime) {
+    /// Takes over changes of a rank's cache and of what it holds below its GPU, on the side of the workers that get prompts.
+    pub fn cache_changed(
+        &mut self,
+        target: Target,
+        (events, lower): (&mut Vec<KvEvent>, &mut Vec<TierEvent>),
+        now: SimTime,
+    ) {
         let pool = self.prefill.as_mut().unwrap_or(&mut self.serving);
         pool.router.apply(target, events, now);
+        pool.router.apply_lower(target, lower, now);
     }
 
     /// Everything of the workload that is due, routed, to the end of `out`.

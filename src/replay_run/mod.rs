@@ -11,6 +11,7 @@ mod inputs;
 mod interrupt;
 mod mooncake;
 mod output;
+mod outside;
 mod plan;
 mod planner;
 mod pools;

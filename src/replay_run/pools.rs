@@ -68,6 +68,14 @@ impl Pools {
         self.prefill.as_ref().unwrap_or(&self.serving).engine.block_size
     }
 
+    /// Whether any worker has memory below the GPU.
+    pub(super) fn has_host_memory(&self) -> bool {
+        let prefill = self.prefill.iter().map(|side| &side.engine);
+        prefill
+            .chain([&self.serving.engine])
+            .any(|engine| engine.tiers.is_some())
+    }
+
     /// The queue policy that the engine arguments name.
     pub(super) fn queue_policy(&self) -> Option<&str> {
         let first = self.prefill.as_ref().unwrap_or(&self.serving);
@@ -83,7 +91,7 @@ impl Pools {
 
     /// The fleet, for a workload of sessions or of single requests.
     pub(super) fn fleet(&self, args: &ReplayArgs, sessions: bool) -> FleetSpec {
-        let old_vllm = args.semantics == Semantics::V1_4_2 && self.serving.engine.kind == EngineKind::Vllm;
+        let old_vllm = args.semantics == Semantics::V1_4_2 && self.serving.engine.kind != EngineKind::Sglang;
         let decoders = if self.prefill.is_some() {
             args.num_decode_workers
         } else {

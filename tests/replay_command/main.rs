@@ -114,6 +114,10 @@ fn a_planner_that_makes_no_sense_or_dies_ends_the_replay_with_its_name() {
             "next_tick_ms is 200, expected later than the tick itself, 200 ms",
         ),
         ("exit 0", "ended before its answer"),
+        (
+            "printf '{}\\n{\"target_decode\": 2}\\n'",
+            "wrote more than one line for one that it was asked, from \"{}\" on",
+        ),
     ] {
         let config = planner(each);
         let flags = [&LOAD[..], &["--arrival-interval-ms", "5", "--planner-config", &config]].concat();

@@ -135,6 +135,17 @@ struct Slot {
     visit: Visit,
 }
 
+impl Slot {
+    /// Tokens that it counts with while it waits: of a destination the prompt's only, however much it has answered.
+    fn queued_len(&self) -> u32 {
+        if self.destination {
+            self.sequence.prompt_len()
+        } else {
+            self.sequence.len()
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Waiting,
@@ -355,7 +366,7 @@ impl Vllm {
         } else {
             &mut self.queued_prefill
         };
-        queued.remove(slot.sequence.len());
+        queued.remove(slot.queued_len());
     }
 
     /// Somebody gave blocks or a place back: whoever waits for them is tried again.

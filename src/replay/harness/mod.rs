@@ -16,7 +16,7 @@ mod ticks;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::engine::{HandoffFact, Semantics};
+use crate::engine::{EngineKind, HandoffFact, Semantics};
 use crate::types::{SimTime, Token};
 
 use super::collector::Collector;
@@ -29,7 +29,7 @@ use handoff::{Handoffs, PREFILL};
 use pool::Pool;
 use routing::Side;
 use spec::CLOCK_END;
-use ticks::Scaling;
+use ticks::{FirstTokens, Scaling};
 
 pub use spec::{Control, FleetSpec, PoolSpec, PrefillSpec, Progress, ReplayError, RouterSpec};
 
@@ -187,8 +187,14 @@ impl Harness {
     /// # Errors
     /// [`ReplayError::Planner`] when it does not answer.
     pub fn with_planner(mut self, planner: Box<dyn Planner>) -> Result<Self, ReplayError> {
-        let semantics = self.pools[self.serving_pool as usize].spec.engine.semantics;
-        self.scaling = Some(Scaling::new(planner, semantics)?);
+        let engine = &self.pools[self.serving_pool as usize].spec.engine;
+        let computed_before = self.handoffs.is_some() || engine.kind == EngineKind::Sglang;
+        let first_tokens = match engine.semantics {
+            Semantics::V1_6_1 => FirstTokens::NoStep,
+            Semantics::V1_4_2 if computed_before => FirstTokens::OneOfThem,
+            Semantics::V1_4_2 => FirstTokens::AnotherStep,
+        };
+        self.scaling = Some(Scaling::new(planner, first_tokens)?);
         self.pools.iter_mut().for_each(Pool::watch);
         Ok(self)
     }
@@ -208,6 +214,10 @@ impl Harness {
             self.settle(source);
             if let Some(fault) = self.fault.take() {
                 return Err(fault);
+            }
+            if self.scaling.as_ref().is_some_and(|scaling| scaling.interrupted) {
+                partial = true;
+                break;
             }
             let waiting = self.flights.len();
             if waiting == 0 && source.is_drained() {
