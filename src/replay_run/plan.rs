@@ -129,8 +129,13 @@ impl Plan {
             return Ok(self.synthetic(args).source()?);
         }
         let _reading = Reading::begin();
-        let workload = super::workload(args)?;
+        let mut workload = super::workload(args)?;
         check_form(args, &workload)?;
+        if let Workload::Sessions(trace) = &mut workload
+            && self.pools.has_host_memory()
+        {
+            trace.renumber();
+        }
         workload.source(args)
     }
 

@@ -68,6 +68,14 @@ impl Pools {
         self.prefill.as_ref().unwrap_or(&self.serving).engine.block_size
     }
 
+    /// Whether any worker has memory below the GPU.
+    pub(super) fn has_host_memory(&self) -> bool {
+        let prefill = self.prefill.iter().map(|side| &side.engine);
+        prefill
+            .chain([&self.serving.engine])
+            .any(|engine| engine.tiers.is_some())
+    }
+
     /// The queue policy that the engine arguments name.
     pub(super) fn queue_policy(&self) -> Option<&str> {
         let first = self.prefill.as_ref().unwrap_or(&self.serving);
