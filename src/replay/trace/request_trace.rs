@@ -561,6 +561,45 @@ mod tests {
     }
 
     #[test]
+    fn rows_are_read_as_each_release_reads_them() {
+        let read = |rules, text: &str| {
+            let mut reader = RequestTraceReader::new(None, rules);
+            let read = reader.read(Lines::new("t", text.as_bytes()));
+            read.map(|()| reader.found.len()).map_err(|error| error.to_string())
+        };
+        let (new, old) = (Semantics::V1_6_1, Semantics::V1_4_2);
+        let bare = line("request_end", "");
+        assert_eq!(read(new, &bare), Ok(1));
+        let error = read(old, &bare).unwrap_err();
+        assert!(
+            error.starts_with("t, line 1: request.request_received_ms is missing"),
+            "{error}"
+        );
+        let full = bare.replace(
+            r#""output_tokens":1"#,
+            r#""output_tokens":1,"request_received_ms":7,"total_time_ms":-5"#,
+        );
+        assert_eq!(read(old, &full), Ok(1));
+        assert!(read(new, &full).unwrap_err().contains("total_time_ms is -5"));
+        let full = full.replace("-5", "5");
+        for (from, to) in [
+            (r#""event_type":"request_end""#, r#""event_type":5"#),
+            (
+                r#""input_sequence_hashes":[1]"#,
+                r#""input_sequence_hashes":[1],"dependencies":5"#,
+            ),
+        ] {
+            let odd = format!("{}\n{full}", full.replace(from, to).replace("request_end0", "other"));
+            assert!(read(old, &odd).is_ok(), "{odd}");
+            assert!(read(new, &odd).is_err(), "{odd}");
+        }
+        let agent = line("request_end", r#","agent_context":{"session_id":"s"}"#);
+        let unnamed = agent.replace(r#""output_tokens""#, r#""model":" ","output_tokens""#);
+        let error = read(new, &unnamed).unwrap_err();
+        assert_eq!(error, "t, line 1: request.model is empty, expected a name or none");
+    }
+
+    #[test]
     fn mixed_traces_and_unknown_events_are_refused() {
         let mut reader = RequestTraceReader::new(None, Semantics::V1_6_1);
         let agent = r#","agent_context":{"session_id":"s"}"#;
