@@ -44,6 +44,16 @@ pub enum Order {
     ClearCache,
 }
 
+impl Order {
+    /// Whether it makes anything worse.
+    pub fn disturbs(self) -> bool {
+        match self {
+            Self::Kill | Self::Drain | Self::Restart { .. } | Self::ClearCache => true,
+            Self::Heal { .. } => false,
+        }
+    }
+}
+
 /// A change of a load.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Change {
@@ -66,6 +76,8 @@ pub struct Step {
     pub mark: String,
     /// What, with the line that it was written as.
     pub actions: Vec<(String, Action)>,
+    /// The drill says something also if a fault of it never happens.
+    pub may_miss: bool,
 }
 
 /// What the names of the drill's own steps begin with; no mark of a file can.
@@ -82,13 +94,15 @@ impl Step {
             at,
             mark: format!("{OWN}{name}"),
             actions: vec![(String::new(), action)],
+            may_miss: false,
         }
     }
 
     /// Whether it disturbs the fleet: what a baseline must be free of.
     pub fn disturbs(&self) -> bool {
         self.actions.iter().any(|(_, action)| match action {
-            Action::Fault(_) | Action::Order(..) => true,
+            Action::Fault(_) => true,
+            Action::Order(order, _) => order.disturbs(),
             Action::ClearFaults | Action::Load { .. } => false,
         })
     }
@@ -102,6 +116,8 @@ pub(super) struct Written {
     #[serde(rename = "do")]
     act: Option<Lines>,
     mark: Option<String>,
+    #[serde(default)]
+    may_miss: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -132,10 +148,16 @@ impl Written {
             let action = read_action(&line)?;
             Ok((line, action))
         });
+        let actions: Vec<(String, Action)> = actions.collect::<Result<_, String>>()?;
+        let has_faults = actions.iter().any(|(_, action)| matches!(action, Action::Fault(_)));
+        if self.may_miss && !has_faults {
+            return Err("may_miss is of faults, and this step has none".to_owned());
+        }
         Ok(Step {
             at: self.at,
             mark,
-            actions: actions.collect::<Result<_, String>>()?,
+            actions,
+            may_miss: self.may_miss,
         })
     }
 }
