@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 
+use super::load;
 use super::span::Span;
 use crate::faults::{Fault, Selector};
 
@@ -216,12 +217,12 @@ fn read_change(line: &str, words: &[&str]) -> Result<Action, String> {
         None if *change == "stop" => Change::Stop,
         None if *change == "start" => Change::Start,
         Some(("rate", rate)) => {
-            let rate = rate.parse().ok().filter(|rate| *rate > 0.0 && *rate <= 50_000.0);
-            Change::Rate(rate.ok_or_else(form)?)
+            let asked = load::rate(rate.parse().map_err(|_| form())?);
+            Change::Rate(asked.map_err(|why| format!("{line:?}: {why}"))?)
         }
         Some(("concurrency", clients)) => {
-            let clients = clients.parse().ok().filter(|clients| (1..=16_384).contains(clients));
-            Change::Concurrency(clients.ok_or_else(form)?)
+            let asked = load::clients(clients.parse().map_err(|_| form())?);
+            Change::Concurrency(asked.map_err(|why| format!("{line:?}: {why}"))?)
         }
         _ => return Err(form()),
     };
@@ -263,7 +264,9 @@ mod tests {
             ("kill nobody", "no selector"),
             ("w3 slowly", "did you mean"),
             ("load probe faster", "rate=<n>"),
-            ("load probe rate=-1", "rate=<n>"),
+            ("load probe rate=-1", "rate -1 must be above 0"),
+            ("load probe rate=much", "rate=<n>"),
+            ("load probe concurrency=0", "concurrency 0 must be between 1 and 16384"),
             ("faults", "faults clear"),
         ] {
             let error = read_action(line).unwrap_err();
