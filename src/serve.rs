@@ -1,6 +1,7 @@
 //! The `serve` command: settings to fleet, one start-up screen, signals, one summary.
 
 mod attach;
+mod drain;
 mod screen;
 mod summary;
 
@@ -105,7 +106,7 @@ pub fn run(args: &ServeArgs) -> Result<(), ServeError> {
         cluster.wait_over(GOODBYE);
         return Err(error);
     }
-    end(cluster, &signals, args.summary.as_deref())?;
+    end(cluster, &signals, (&config, args.summary.as_deref()))?;
     match unregistered {
         None => Ok(()),
         Some(reason) => Err(ServeError::Unclean(format!("{}: {reason}", StartError::Interrupted))),
@@ -262,20 +263,15 @@ fn progress_line(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
-fn end(cluster: Cluster, signals: &Signals, summary: Option<&Path>) -> Result<(), ServeError> {
-    say("draining; once more stops at once")?;
+fn end(cluster: Cluster, signals: &Signals, (config, summary): (&Config, Option<&Path>)) -> Result<(), ServeError> {
+    let limit = config.drain_limit;
+    say(&format!(
+        "draining, at most {} s (--drain-timeout); once more stops at once",
+        limit.as_secs_f32()
+    ))?;
     cluster.begin_stop();
-    let mut drained = false;
-    // The peer's limit for running streams at shutdown.
-    for _ in 0..900 * 20 {
-        if cluster.wait_over(Duration::from_millis(50)) {
-            drained = true;
-            break;
-        }
-        if signals.pending() {
-            break;
-        }
-    }
+    let ended = drain::wait(&cluster, || signals.pending(), limit);
+    let drained = ended == drain::Ended::Drained;
     let snapshot = cluster.snapshot();
     let events = if drained {
         cluster.settle_events()
@@ -303,8 +299,16 @@ fn end(cluster: Cluster, signals: &Signals, summary: Option<&Path>) -> Result<()
             snapshot.in_use()
         )));
     }
-    if !drained && snapshot.in_use().open_streams > 0 {
-        return Err(ServeError::Cut(snapshot.in_use().open_streams));
+    let cut = snapshot.in_use().open_streams;
+    match ended {
+        drain::Ended::Stopped if cut > 0 => return Err(ServeError::Cut(cut)),
+        drain::Ended::OutOfTime => {
+            return Err(ServeError::Unclean(format!(
+                "the fleet had not drained within {} s (--drain-timeout): {cut} answers were cut off",
+                limit.as_secs_f32()
+            )));
+        }
+        drain::Ended::Drained | drain::Ended::Stopped => {}
     }
     if unsaid > 0 {
         return Err(ServeError::Unclean(format!(

@@ -31,7 +31,7 @@ pub(super) struct Trouble {
     /// The destination hears of another room.
     pub(super) wrong_room: bool,
     /// Multiple of the time that its KV travels.
-    slower: f64,
+    slower: Option<f64>,
     /// Its KV does not arrive.
     loses_link: bool,
     /// The faults behind all this.
@@ -48,7 +48,7 @@ impl Trouble {
     pub(super) const NONE: Self = Self {
         when_ready: WhenReady::Said { late: Duration::ZERO },
         wrong_room: false,
-        slower: 1.0,
+        slower: None,
         loses_link: false,
         due: Vec::new(),
     };
@@ -68,7 +68,7 @@ impl Trouble {
                 RendezvousFault::Abort {} => trouble.end_with(WhenReady::Abort),
                 RendezvousFault::Orphan {} => trouble.end_with(WhenReady::Orphan),
                 RendezvousFault::WrongRoom {} => trouble.wrong_room = true,
-                RendezvousFault::SlowLink { factor } => trouble.slower = factor,
+                RendezvousFault::SlowLink { factor } => trouble.slower = Some(factor),
                 RendezvousFault::LostLink {} => trouble.loses_link = true,
             }
         }
@@ -92,11 +92,9 @@ impl Trouble {
         self.when_ready
     }
 
-    /// Something has been said to the destination.
-    pub(super) fn says(&self) {
-        if self.wrong_room {
-            self.happened(|fault| matches!(fault, RendezvousFault::WrongRoom {}));
-        }
+    /// Something has been said for another room.
+    pub(super) fn went_astray(&self) {
+        self.happened(|fault| matches!(fault, RendezvousFault::WrongRoom {}));
     }
 
     /// Of several ends the one that comes first counts; lateness gives way to any.
@@ -108,14 +106,11 @@ impl Trouble {
 
     /// KV sets out that would travel for `travel`: how long it does, and whether it arrives then.
     pub(super) fn travel(&self, travel: Duration) -> (Duration, bool) {
-        let slower = if self.slower > 1.0 {
-            if !travel.is_zero() {
-                self.happened(|fault| matches!(fault, RendezvousFault::SlowLink { .. }));
-            }
-            span_of_seconds(travel.as_secs_f64() * self.slower)
-        } else {
-            travel
-        };
+        let slower = |factor| span_of_seconds(travel.as_secs_f64() * factor);
+        let slower = self.slower.map_or(travel, slower);
+        if slower != travel {
+            self.happened(|fault| matches!(fault, RendezvousFault::SlowLink { .. }));
+        }
         if self.loses_link {
             self.happened(|fault| matches!(fault, RendezvousFault::LostLink {}));
             (slower / 2, false)
@@ -171,6 +166,13 @@ mod tests {
             trouble(&["w0 slow_link factor=4"]).travel(seconds(1)),
             (seconds(4), true)
         );
+        assert_eq!(
+            trouble(&["w0 slow_link factor=0.5"]).travel(seconds(2)),
+            (seconds(1), true),
+            "a link may be faster, too"
+        );
+        let none = trouble(&["w0 slow_link factor=0"]);
+        assert_eq!(none.travel(seconds(2)), (Duration::ZERO, true));
         let both = trouble(&["w0 slow_link factor=4", "w0 lost_link"]);
         assert_eq!(both.travel(seconds(1)), (seconds(2), false));
     }
@@ -204,7 +206,7 @@ mod tests {
         assert!(counted(&all).is_empty());
         assert_eq!(all.ends(), WhenReady::Abort);
         assert_eq!(counted(&all), ["abort"], "it never got to travel");
-        all.says();
+        all.went_astray();
         assert_eq!(counted(&all).len(), 2);
         let slow = trouble(&["w0 slow_link factor=4"]);
         slow.travel(Duration::ZERO);

@@ -20,6 +20,7 @@ use crate::faults::kind::RecoveryFault;
 use crate::faults::table::Due;
 use crate::transport::event_plane::journal::Journal;
 use crate::transport::event_plane::recovery::Query;
+use crate::transport::held::{HeldRequest, HeldRequests, Hold};
 use crate::transport::request_plane::call_home::Dialer;
 use crate::transport::request_plane::call_home::ready::{ReadyAnswer, Written};
 use crate::transport::request_plane::control::Control;
@@ -148,6 +149,7 @@ pub(super) struct RecoveryEndpoint {
     pub(super) publisher: Addr<KvPublisher>,
     pub(super) limits: RecoveryLimits,
     pub(super) counts: Arc<RecoveryCounts>,
+    pub(super) held: Arc<HeldRequests>,
     pub(super) faults: Arc<WorkerFaults>,
     pub(super) figures: Arc<EndpointFigures>,
 }
@@ -166,7 +168,7 @@ enum Lost {
 }
 
 impl RecoveryEndpoint {
-    async fn answer(&self, Call { control, body }: Call, wrong: Option<&Due<RecoveryFault>>) {
+    async fn answer(&self, Call { control, body, .. }: Call, wrong: Option<&Due<RecoveryFault>>) {
         let bounds = &self.limits.0;
         let Some(_socket) = bounds.socket().await else { return };
         match self.write(&control, body, wrong).await {
@@ -265,7 +267,12 @@ impl Endpoint for RecoveryEndpoint {
                 return Ack::Unavailable("unknown endpoint".to_owned());
             }
             Some(RecoveryFault::Hanging {}) => {
-                fault.iter().for_each(Due::happened);
+                if let Some(fault) = &fault {
+                    fault.happened();
+                    let address = call.control.address.to_string();
+                    let query = HeldRequest::new(&call.control.id, address, Hold::NotDialled, fault.id());
+                    self.held.lose(query);
+                }
                 return Ack::Accepted;
             }
         };

@@ -281,7 +281,7 @@ impl WorkerEntry {
     }
 
     /// Whether it is kept from working, which is so as soon as a fault says it, or a rank is long overdue for whatever reason.
-    fn hangs(&self, now: SimTime) -> bool {
+    pub fn hangs(&self, now: SimTime) -> bool {
         self.faults.hangs() || self.gauges.iter().any(|gauge| gauge.is_overdue(now))
     }
 
@@ -341,12 +341,10 @@ impl WorkerEntry {
         self.restarts.fetch_add(1, Relaxed);
     }
 
-    /// Answers under way: response sockets and HTTP requests.
+    /// Answers under way: response sockets and HTTP requests, those included that a fault holds back.
     pub fn open_streams(&self) -> u32 {
-        self.streams
-            .open
-            .load(Relaxed)
-            .saturating_add(self.http_requests.active())
+        let http = self.http_requests.active() + self.http_requests.held().waiting();
+        self.streams.open.load(Relaxed).saturating_add(http)
     }
 
     fn page_ranks(&self, label: bool) -> impl Iterator<Item = PageRank> {

@@ -73,8 +73,8 @@ impl WorkerEntry {
             open_streams: self.open_streams(),
             rooms: self.handoffs.snapshot().rooms,
             requests_total: self.streams.accepted.load(Relaxed) + self.http_requests.accepted(),
-            failed_total: self.streams.failed.load(Relaxed),
-            cancelled_total: self.streams.cancelled.load(Relaxed),
+            failed_total: self.streams.failed.load(Relaxed) + self.http_requests.failed(),
+            cancelled_total: self.streams.cancelled.load(Relaxed) + self.http_requests.cancelled(),
             restarts: self.restarts(),
             faults: self.faults.table().ids(),
             ..WorkerRow::default()

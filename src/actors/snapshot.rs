@@ -28,7 +28,7 @@ pub struct WorkerSnapshot {
     pub registered: bool,
     /// Where its HTTP face listens, if it has one.
     pub http: Option<SocketAddr>,
-    /// Answers under way: response sockets and HTTP requests.
+    /// Answers under way: response sockets and HTTP requests, those included that a fault holds back.
     pub open_streams: u32,
     /// Calls accepted; this and the next three count HTTP requests, too.
     pub accepted_total: u64,

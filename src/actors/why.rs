@@ -1,10 +1,12 @@
 //! Who waits for what: why a request is not further than it is.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
 use serde::Serialize;
 use serde_json::Value;
+use tokio::time::Instant;
 
 use super::control::Control;
 use super::fleet::FindRanks;
@@ -13,9 +15,18 @@ use super::path::ActorPath;
 use super::rank::{Holds, Rank};
 use super::registry::WorkerEntry;
 use crate::faults::Layer;
+use crate::transport::held::{HeldRequest, Hold};
 use crate::transport::http::open::OpenRequest;
 use crate::transport::request_plane::call_home::open::{OpenAnswer, Stage};
 use crate::types::{RequestId, WorkerId};
+
+/// Where a request stands.
+enum Standing {
+    /// It is served.
+    At(Stage),
+    /// A fault keeps it from being served.
+    Held(HeldRequest),
+}
 
 /// A request under way, whichever way it came.
 struct Seen {
@@ -24,7 +35,9 @@ struct Seen {
     ids: Vec<RequestId>,
     age: Duration,
     tokens: u32,
-    stage: Stage,
+    standing: Standing,
+    /// Its caller gets no ack, because of a fault.
+    is_unacked: bool,
     /// What waits for the reader, and in which unit.
     pending: (usize, &'static str),
     /// Where the answer goes.
@@ -38,7 +51,8 @@ impl Seen {
             ids: vec![answer.id],
             age: answer.age(),
             tokens: answer.tokens(),
-            stage: answer.stage(),
+            standing: Standing::At(answer.stage()),
+            is_unacked: answer.is_unacked,
             pending: (answer.pending_bytes(), "bytes"),
             address: answer.address.to_string(),
         }
@@ -51,31 +65,59 @@ impl Seen {
             ids: request.choices().to_vec(),
             age: request.age(),
             tokens: progress.tokens,
-            stage: match (progress.ended, progress.admitted) {
+            standing: Standing::At(match (progress.ended, progress.admitted) {
                 (true, _) => Stage::Ending,
                 (false, true) => Stage::Running,
                 (false, false) => Stage::Waiting,
-            },
+            }),
+            is_unacked: false,
             pending: (progress.pending, "events"),
-            address: request.address().map_or_else(
-                || "an HTTP client".to_owned(),
-                |address| format!("http client {address}"),
-            ),
+            address: request.whereabouts(),
         }
     }
 
-    fn of(entry: &WorkerEntry) -> Vec<Self> {
+    fn by_fault(request: HeldRequest) -> Self {
+        Self {
+            request: request.request.clone(),
+            ids: Vec::new(),
+            age: request.age(),
+            tokens: 0,
+            is_unacked: false,
+            pending: (0, "bytes"),
+            address: request.address.clone(),
+            standing: Standing::Held(request),
+        }
+    }
+
+    /// Those that faults keep from being served, and how many more there are.
+    fn held(entry: &WorkerEntry) -> (Vec<HeldRequest>, u64) {
+        let in_force = entry.faults().table().ids();
+        let (mut held, more) = entry.streams.held.list(&in_force);
+        held.extend(entry.http_requests.held().list(&in_force).0);
+        (held, more)
+    }
+
+    /// All that a worker has, and how many more there are.
+    fn of(entry: &WorkerEntry) -> (Vec<Self>, u64) {
         let calls = entry.streams.answers.list();
         let http = entry.http_requests.list();
         let calls = calls.iter().map(|answer| Self::by_call(answer));
-        calls.chain(http.iter().map(|request| Self::by_http(request))).collect()
+        let served = calls.chain(http.iter().map(|request| Self::by_http(request)));
+        let (held, more) = Self::held(entry);
+        (served.chain(held.into_iter().map(Self::by_fault)).collect(), more)
     }
 
     fn find(entry: &WorkerEntry, request: &str) -> Vec<Self> {
         let calls = entry.streams.answers.find(request);
         let http = entry.http_requests.find(request);
         let calls = calls.iter().map(|answer| Self::by_call(answer));
-        calls.chain(http.iter().map(|request| Self::by_http(request))).collect()
+        let served = calls.chain(http.iter().map(|request| Self::by_http(request)));
+        let held = Self::held(entry).0.into_iter().filter(|held| held.is(request));
+        held.map(Self::by_fault).chain(served).collect()
+    }
+
+    fn is_held(&self) -> bool {
+        matches!(self.standing, Standing::Held(_))
     }
 }
 
@@ -119,13 +161,17 @@ fn view(entry: &WorkerEntry, seen: &Seen) -> RequestView {
         worker: entry.id().to_string(),
         age_ms: seen.age.as_secs_f64() * 1e3,
         tokens: seen.tokens,
-        phase: match seen.stage {
-            Stage::Dialling => "dialling",
-            Stage::Waiting => "waiting",
-            Stage::Running => "running",
-            Stage::Ending => "ending",
-            Stage::Closing => "closing",
-            Stage::Broken => "broken",
+        phase: match &seen.standing {
+            Standing::At(Stage::Dialling) => "dialling",
+            Standing::At(Stage::Waiting) => "waiting",
+            Standing::At(Stage::Running) => "running",
+            Standing::At(Stage::Ending) => "ending",
+            Standing::At(Stage::Closing) => "closing",
+            Standing::At(Stage::Broken) => "broken",
+            Standing::Held(held) => match held.hold {
+                Hold::Delayed { .. } => "delayed",
+                Hold::Swallowed | Hold::NotDialled => "swallowed",
+            },
         },
         pending: seen.pending.0,
         address: seen.address.clone(),
@@ -133,8 +179,9 @@ fn view(entry: &WorkerEntry, seen: &Seen) -> RequestView {
 }
 
 impl Control {
-    /// At most `limit` requests that are under way, of one worker or of all, and how many more there are.
-    pub fn requests(&self, of: Option<WorkerId>, limit: usize) -> (Vec<RequestView>, usize) {
+    /// At most `limit` requests that are under way or held by a fault, of one worker or of all, and how many more there
+    /// are.
+    pub fn requests(&self, of: Option<WorkerId>, limit: usize) -> (Vec<RequestView>, u64) {
         let mut views = Vec::new();
         let mut more = 0;
         let entries = match of {
@@ -142,7 +189,9 @@ impl Control {
             None => self.registry.entries(),
         };
         for entry in entries {
-            for seen in Seen::of(&entry) {
+            let (all, not_listed) = Seen::of(&entry);
+            more += not_listed;
+            for seen in all {
                 if views.len() < limit {
                     views.push(view(&entry, &seen));
                 } else {
@@ -153,34 +202,51 @@ impl Control {
         (views, more)
     }
 
-    /// Every answer under way to the request of that id, on the request plane or by HTTP, and what it waits for.
+    /// Every answer under way to the request of that id, on the request plane or by HTTP, and what it waits for. Before
+    /// them those that a fault holds: a router may have given such a one up and asked somebody else.
     pub async fn why(&self, request: &str) -> Vec<Why> {
-        let mut found = Vec::new();
+        let mut seen = Vec::new();
         for entry in self.registry.entries() {
-            for seen in Seen::find(&entry, request) {
-                found.push(self.explain(&entry, &seen).await);
-            }
+            let found = Seen::find(&entry, request).into_iter();
+            seen.extend(found.map(|seen| (Arc::clone(&entry), seen)));
+        }
+        seen.sort_by_key(|(_, seen)| !seen.is_held());
+        let mut found = Vec::new();
+        for (entry, seen) in seen {
+            found.push(self.explain(&entry, &seen).await);
         }
         found
+    }
+
+    /// Requests that faults have swallowed and that are too many to be told one by one.
+    pub fn swallowed_unseen(&self) -> u64 {
+        self.registry.entries().iter().map(|entry| Seen::held(entry).1).sum()
     }
 
     async fn explain(&self, entry: &WorkerEntry, seen: &Seen) -> Why {
         let mut because = Vec::new();
         let mut rank = None;
         let address = &seen.address;
-        match seen.stage {
-            Stage::Dialling => because.push(format!(
+        match &seen.standing {
+            Standing::At(Stage::Dialling) => because.push(format!(
                 "the response server at {address} has not taken the connection yet"
             )),
-            Stage::Closing => because.push(format!("complete; {address} has not closed the stream yet")),
-            Stage::Broken => because.push("the stream broke off and is being reset".to_owned()),
-            Stage::Waiting | Stage::Running | Stage::Ending => {}
+            Standing::At(Stage::Closing) => because.push(format!("complete; {address} has not closed the stream yet")),
+            Standing::At(Stage::Broken) => because.push("the stream broke off and is being reset".to_owned()),
+            Standing::At(Stage::Waiting | Stage::Running | Stage::Ending) => {}
+            Standing::Held(held) => because.push(held_by(held)),
+        }
+        if seen.is_unacked {
+            because.push(
+                "its caller has no ack: a fault has withheld one on the connection that brought it, and with it all later ones"
+                    .to_owned(),
+            );
         }
         if let (many @ 1.., unit) = seen.pending {
             because.push(format!("{many} {unit} wait for {address} to read them"));
         }
-        if matches!(seen.stage, Stage::Waiting | Stage::Running) {
-            rank = self.ask(entry, seen, &mut because).await;
+        if let Standing::At(stage @ (Stage::Waiting | Stage::Running)) = seen.standing {
+            rank = self.ask(entry, (seen, stage), &mut because).await;
         }
         let ids = entry.faults().table().ids();
         if !ids.is_empty() {
@@ -205,7 +271,12 @@ impl Control {
     }
 
     /// What the rank that holds the request says.
-    async fn ask(&self, entry: &WorkerEntry, seen: &Seen, because: &mut Vec<String>) -> Option<Value> {
+    async fn ask(
+        &self,
+        entry: &WorkerEntry,
+        (seen, stage): (&Seen, Stage),
+        because: &mut Vec<String>,
+    ) -> Option<Value> {
         let path = ActorPath {
             worker: entry.id(),
             child: None,
@@ -224,7 +295,7 @@ impl Control {
                 Ok(Ok(Some(handoff))) => {
                     because.extend(handoff);
                     let said = tokio::time::timeout(PATIENCE, rank.send(Look)).await.ok()?.ok()?;
-                    because.extend(words(&format!("{path}/r{index}"), seen.stage, &said));
+                    because.extend(words(&format!("{path}/r{index}"), stage, &said));
                     return Some(said);
                 }
                 Ok(Ok(None) | Err(_)) => {}
@@ -234,6 +305,19 @@ impl Control {
             "no rank of {path} has it: it is in a mailbox, or it was swallowed"
         ));
         None
+    }
+}
+
+/// What a fault does to a request, in words.
+fn held_by(held: &HeldRequest) -> String {
+    let (fault, address) = (held.fault, &held.address);
+    match held.hold {
+        Hold::Delayed { until } => {
+            let left = until.saturating_duration_since(Instant::now());
+            format!("fault {fault} delays it: it is looked at in {} ms", left.as_millis())
+        }
+        Hold::Swallowed => format!("fault {fault} has swallowed it: {address} hears nothing"),
+        Hold::NotDialled => format!("fault {fault} has swallowed it: it was acked, and nobody dials {address} back"),
     }
 }
 

@@ -187,6 +187,7 @@ impl Settings {
             nats_connections: Some(NatsConnections::Shared),
             nats_connect_timeout: Some(Finite::literal(30.0)),
             registration_timeout: Some(Finite::literal(60.0)),
+            drain_timeout: Some(Finite::literal(900.0)),
             zmq_broker_enabled: Some(false),
             ..Self::default()
         }

@@ -16,7 +16,7 @@ const ZMQ_BROKER: &str = "DYN_ZMQ_BROKER_ENABLED";
 const SWITCHES: [(&str, &str); 2] = [(KV_CACHE_TRACE, "the trace"), (ZMQ_BROKER, "the search for brokers")];
 
 /// The peer's variables, by name. Empty values count as unset, as the peer reads them.
-const VARIABLES: [(&str, Apply); 24] = [
+const VARIABLES: [(&str, Apply); 25] = [
     ("DYN_NAMESPACE", |s, v| put(&mut s.namespace, v)),
     ("DYN_DISCOVERY_BACKEND", |s, v| choice(&mut s.discovery_backend, v)),
     ("DYN_REQUEST_PLANE", |s, v| choice(&mut s.request_plane, v)),
@@ -38,6 +38,9 @@ const VARIABLES: [(&str, Apply); 24] = [
         Ok(())
     }),
     ("NATS_SERVER", |s, v| put(&mut s.nats_server, v)),
+    ("DYN_RUNTIME_GRACEFUL_SHUTDOWN_TIMEOUT_SECS", |s, v| {
+        put(&mut s.drain_timeout, v)
+    }),
     ("DYN_ZMQ_BROKER_URL", |s, v| put(&mut s.zmq_broker_url, v)),
     (ZMQ_BROKER, |s, v| {
         s.zmq_broker_enabled = Some(truth(v).unwrap_or(false));

@@ -16,6 +16,7 @@ pub mod labels;
 pub mod layers;
 mod lora;
 pub mod native;
+mod parallelism;
 mod ports;
 mod rules;
 pub mod settings;
@@ -147,6 +148,8 @@ pub struct Config {
     pub stagger: Duration,
     /// How long discovery may fail before all workers are registered; then the launch is given up.
     pub registration_limit: Duration,
+    /// How long answers under way may take when the fleet is told to stop.
+    pub drain_limit: Duration,
     /// TLS of the TCP request plane.
     pub tls: TcpTls,
     /// NATS; `None`: no group uses it.
@@ -256,6 +259,7 @@ impl Config {
         check_response_plane(environment)?;
         let limit = s.registration_timeout.map_or(60.0, Finite::get);
         let registration_limit = seconds(fleet, "registration_timeout", limit)?;
+        let drain_limit = seconds(fleet, "drain_timeout", s.drain_timeout.map_or(900.0, Finite::get))?;
         let mut doubts = unread::of(merged)?;
         doubts.extend(environment::doubts(environment));
         let config = Self {
@@ -282,6 +286,7 @@ impl Config {
             status: status::resolve(fleet, &s)?,
             admin: admin::resolve(fleet, &s)?,
             registration_limit,
+            drain_limit,
             stagger: stagger(fleet, s.stagger_delay.map_or(-1.0, Finite::get), stagger_total)?,
             tls: TcpTls::from_lookup(|name| environment.get(name).cloned()).map_err(tls_error)?,
             nats: nats(fleet, &s, &groups, environment)?,

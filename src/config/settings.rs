@@ -646,6 +646,11 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub registration_timeout: Option<Finite>,
 
+    /// Seconds that answers under way have to end once the fleet has been told to stop; then they are cut off.
+    #[arg(long, value_name = "S")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drain_timeout: Option<Finite>,
+
     /// Send ZeroMQ events through the brokers that discovery knows.
     #[arg(long, value_name = "BOOL")]
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -163,6 +163,11 @@ impl Desk {
         !self.pending.is_empty()
     }
 
+    /// Whether some destination has blocks that wait for their KV.
+    pub(crate) fn has_reserved(&self) -> bool {
+        self.reserved > 0
+    }
+
     /// Destinations that wait for blocks or for KV.
     pub(crate) fn waiting(&self) -> usize {
         self.pending.len() + self.reserved

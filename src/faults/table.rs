@@ -83,6 +83,11 @@ impl<F> Due<F> {
         }
     }
 
+    /// Its number.
+    pub fn id(&self) -> FaultId {
+        self.open.id
+    }
+
     /// It has happened. Counts once, however often it is said.
     pub fn happened(&self) {
         if !self.counted.swap(true, Relaxed) {

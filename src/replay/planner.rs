@@ -13,8 +13,14 @@ use crate::types::SimTime;
 
 /// A policy that cannot go on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("planner: {0}")]
-pub struct PlannerError(pub String);
+pub enum PlannerError {
+    /// What went wrong.
+    #[error("planner: {0}")]
+    Failed(String),
+    /// The user wants the run to end, and it did not answer before that.
+    #[error("planner: interrupted before its answer")]
+    Interrupted,
+}
 
 /// A policy.
 pub trait Planner {

@@ -44,7 +44,7 @@ impl Planner for Checked {
         let decision = self.planner.on_tick(snapshot)?;
         match check(&decision, snapshot.now_ms, self.sides) {
             Ok(()) => Ok(decision),
-            Err(what) => Err(PlannerError(what)),
+            Err(what) => Err(PlannerError::Failed(what)),
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::distinct_files::DistinctFiles;
 use crate::router::RouterConfig;
 
 use super::plan;
+use super::planner;
 
 /// Takes in the files and directories that the flags name; whether they can be read is for their readers to tell.
 pub(crate) fn inputs(args: &ReplayArgs, files: &mut DistinctFiles) {
@@ -32,8 +33,11 @@ pub(crate) fn inputs(args: &ReplayArgs, files: &mut DistinctFiles) {
     if let Some(path) = plan::policy_file(args, &router) {
         files.reads("the router policy file", &path);
     }
-    if let Some(planner) = &args.planner_config {
-        files.reads("--planner-config", Path::new(planner));
+    if let Some(config) = &args.planner_config {
+        files.reads("--planner-config", Path::new(config));
+        for file in planner::files_of_program(config) {
+            files.reads("a file of the planner's command", &file);
+        }
     }
     for path in &args.html_compare {
         files.reads("--html-compare", path);

@@ -1,7 +1,7 @@
 //! Ctrl-C and SIGTERM: the first one ends a run early, a second one the process.
 //!
 //! While a workload is read there is no run yet that could end early, and the reader may wait for a pipe without end: then
-//! the first one ends the process.
+//! the first one ends the process. Programs that plan end with it.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
 use super::RunError;
+use super::outside;
 
 /// Exit code of a process that a signal ended.
 const INTERRUPTED: i32 = 130;
@@ -20,6 +21,14 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// Workloads that are being read. Signals are the process's, and so is this.
 static READING: AtomicUsize = AtomicUsize::new(0);
+
+/// A replay that hears signals should end. As above.
+static WANTED: AtomicBool = AtomicBool::new(false);
+
+/// Whether a signal wants the replay to end: for what waits where the run cannot be told.
+pub(super) fn is_wanted() -> bool {
+    WANTED.load(Ordering::SeqCst)
+}
 
 /// A workload is being read.
 pub(super) struct Reading(());
@@ -67,20 +76,31 @@ impl Interrupt {
     /// # Errors
     /// As [`stop_flag`].
     pub(crate) fn new() -> Result<Self, RunError> {
-        let stop = stop_flag()?;
         let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| unhandled(&error))?;
         let handle = signals.handle();
+        let stop = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&stop);
         std::thread::spawn(move || {
             if signals.forever().next().is_none() {
                 // The replay is over.
                 return;
             }
+            flag.store(true, Ordering::SeqCst);
+            WANTED.store(true, Ordering::SeqCst);
             while READING.load(Ordering::SeqCst) == 0 {
+                if signals.pending().next().is_some() {
+                    outside::end_all();
+                    std::process::exit(INTERRUPTED);
+                }
+                if signals.is_closed() {
+                    return;
+                }
                 std::thread::sleep(LOOK);
             }
             let said = "interrupted while the workload was read: nothing was replayed, and nothing is written";
             // Who does not read this still has the exit code.
             let _ = writeln!(std::io::stderr(), "error: {said}");
+            outside::end_all();
             std::process::exit(INTERRUPTED);
         });
         Ok(Self { stop, signals: handle })
@@ -95,5 +115,6 @@ impl Interrupt {
 impl Drop for Interrupt {
     fn drop(&mut self) {
         self.signals.close();
+        WANTED.store(false, Ordering::SeqCst);
     }
 }

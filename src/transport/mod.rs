@@ -3,6 +3,7 @@
 mod date;
 pub mod discovery;
 pub mod event_plane;
+pub mod held;
 mod host_port;
 pub mod http;
 pub mod intake;

@@ -158,7 +158,7 @@ fn a_prefill_worker_that_falls_silent_is_not_waited_for_for_ever() {
     let handoff = Handoff::new();
     let answer = pair.decode_from(&source, &handoff, &prompt(1, 30));
     let link = source.receive().link;
-    link.outbox.try_send(held(&handoff, None)).unwrap();
+    assert!(link.outbox.say(held(&handoff, None)));
     // It says that the prompt is there, and then nothing any more; its connection stays open.
     let error = error_of(&end(answer));
     assert!(

@@ -14,7 +14,7 @@ fn reserve(runtime: &Runtime, link: &mut Link, handoff_id: Uuid) -> u32 {
         id: 1,
         action: Command::ReserveDestination { handoff_id },
     };
-    link.outbox.try_send(Message::Action(action)).unwrap();
+    assert!(link.outbox.say(Message::Action(action)));
     let accepted = Message::ActionAck(ActionAck {
         action_id: 1,
         outcome: Outcome::Accepted,
@@ -47,13 +47,13 @@ fn a_prefix_that_the_decode_worker_has_does_not_travel_again() {
             id: 3,
             action: Command::ActivateDestination { handoff_id: handoff.id },
         };
-        link.outbox.try_send(Message::Action(action)).unwrap();
+        assert!(link.outbox.say(Message::Action(action)));
         let applied = Message::ActionAck(ActionAck {
             action_id: 3,
             outcome: Outcome::Applied,
         });
         assert_eq!(hear(&runtime, &mut link), Some(applied));
-        link.outbox.try_send(Message::Complete).unwrap();
+        assert!(link.outbox.say(Message::Complete));
         let outcome = end(answer);
         assert_eq!((outcome.tokens.len(), outcome.error), (3, None));
         pair.scene.until_nothing_is_left();
@@ -77,7 +77,7 @@ fn a_cancelled_reservation_is_free_at_once() {
         id: 2,
         action: Command::CancelDestination { handoff_id: handoff.id },
     };
-    link.outbox.try_send(Message::Action(action)).unwrap();
+    assert!(link.outbox.say(Message::Action(action)));
     let error = crate::legs::error_of(&end(answer));
     assert!(error.contains("cancelled by the prefill worker"), "{error}");
     pair.scene.until_nothing_is_left();

@@ -58,11 +58,11 @@ fn a_decode_worker_warns_once_of_kv_of_another_layout() {
         let handoff = Handoff::new();
         let answer = pair.decode_from(&source, &handoff, &prompt(1, 30));
         let link = source.receive().link;
-        link.outbox.try_send(held(&handoff, Some(2000))).unwrap();
+        assert!(link.outbox.say(held(&handoff, Some(2000))));
         let abort = Message::Abort {
             message: "enough".to_owned(),
         };
-        link.outbox.try_send(abort).unwrap();
+        assert!(link.outbox.say(abort));
         assert!(error_of(&end(answer)).contains("enough"));
     }
     let port = source.meeting(&Handoff::new())["bootstrap_port"].to_string();

@@ -120,11 +120,7 @@ impl Source {
     pub(crate) fn refuse(&self, why: &str) {
         let arrival = self.arrivals.recv_timeout(PATIENCE).unwrap();
         let message = why.to_owned();
-        arrival
-            .link
-            .outbox
-            .try_send(Message::ProtocolError { message })
-            .unwrap();
+        assert!(arrival.link.outbox.say(Message::ProtocolError { message }));
     }
 
     /// The next decode worker, which waits for its registration as it does at Dynamo's prefill workers.
@@ -135,7 +131,7 @@ impl Source {
     /// The next decode worker, registered.
     pub(crate) fn receive(&self) -> Arrival {
         let arrival = self.keep_waiting();
-        arrival.link.outbox.try_send(Message::Registered).unwrap();
+        assert!(arrival.link.outbox.say(Message::Registered));
         arrival
     }
 }

@@ -152,7 +152,7 @@ fn a_destination_that_breaks_the_protocol_ends_its_handoff() {
         let told = hear(&runtime, &mut link);
         assert!(matches!(told, Some(Message::Fact(Fact::SourceHeld { .. }))), "{told:?}");
         assert!(matches!(hear(&runtime, &mut link), Some(Message::Action(_))));
-        link.outbox.try_send(message).unwrap();
+        assert!(link.outbox.say(message));
         assert!(matches!(hear(&runtime, &mut link), Some(Message::Abort { .. })));
         assert_eq!(hear(&runtime, &mut link), None);
         assert!(error_of(&end(prefill)).contains("broke the handoff protocol"));
@@ -176,7 +176,7 @@ fn a_source_that_breaks_the_protocol_fails_the_request() {
         let answer = pair.decode_from(&source, &handoff, &prompt(1, 30));
         let arrival = source.receive();
         assert_eq!((arrival.identity, &arrival.register), (identity(&handoff), &vllm()));
-        arrival.link.outbox.try_send(message.clone()).unwrap();
+        assert!(arrival.link.outbox.say(message.clone()));
         let error = error_of(&end(answer));
         assert!(
             error.contains("destination handoff ended before completion"),

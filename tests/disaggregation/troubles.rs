@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::caller::{Outcome, call, chat};
-use crate::legs::{INSTANT, Pair, end, error_of, prompt};
+use crate::legs::{Handoff, INSTANT, Pair, end, error_of, prompt};
 
 const ENDED: &str = "destination handoff ended before completion";
 const TIMED_OUT: &str = "handoff took longer than --handoff-session-timeout-ms";
@@ -52,14 +52,26 @@ fn prompts_that_are_said_late_are_late() {
 }
 
 #[test]
-fn a_prefill_worker_that_answers_for_another_room_is_not_believed() {
-    let pair = Pair::start(INSTANT);
-    pair.disturb("w0 wrong_room");
-    let (prefill, decode) = pair.serve(&prompt(1, 30), 5);
-    // It is heard of with the answer to the registration, or later.
-    error_of(&prefill);
-    error_of(&decode);
-    pair.scene.until_nothing_is_left();
+fn a_prefill_worker_that_answers_for_another_room_is_not_believed_and_the_fault_is_counted() {
+    for engine in ["vllm", "sglang"] {
+        let pair = Pair::start(&format!("{INSTANT}\nengine_type = \"{engine}\""));
+        pair.disturb("w0 wrong_room");
+        let (prefill, decode) = pair.serve(&prompt(1, 30), 5);
+        error_of(&prefill);
+        error_of(&decode);
+        // A frontend sends the prefill leg first, so that the decode worker enters a room where it is waited for.
+        for topic in 2..5 {
+            let handoff = Handoff::new();
+            let prefill = pair.prefill(&handoff, &prompt(topic, 30));
+            pair.until_rooms((1, 0));
+            let decode = pair.decode(&handoff, &prompt(topic, 30), 5);
+            error_of(&end(prefill));
+            error_of(&end(decode));
+            pair.scene.until_nothing_is_left();
+        }
+        let listed = pair.scene.cluster.wait_for(pair.scene.cluster.control().faults());
+        assert_eq!((listed[0].asked, listed[0].happened), (4, 4), "{engine}");
+    }
 }
 
 #[test]

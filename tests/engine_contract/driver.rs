@@ -250,6 +250,11 @@ impl Driver {
             self.active.len(),
             "nobody is lost"
         );
+        self.check_index();
+    }
+
+    /// What was told of the cache is what it holds.
+    pub(crate) fn check_index(&self) {
         let orphans = matches!(
             self.config.eviction_backend,
             EvictionBackend::Lru | EvictionBackend::MultiLru

@@ -9,9 +9,10 @@ mod load;
 mod passes;
 
 use ghostfleet::engine::{
-    EngineConfig, EngineKind, Fidelity, HandoffFact, OutputDetail, Semantics, SglangConfig, SglangPolicy,
+    EngineConfig, EngineKind, Fidelity, HandoffFact, Output, OutputDetail, Semantics, SglangConfig, SglangPolicy,
     TierBandwidth, TierConfig, Writes,
 };
+use ghostfleet::types::RequestId;
 use proptest::prelude::*;
 
 use crate::configs::configs;
@@ -116,6 +117,9 @@ proptest! {
                 Some(pass) => {
                     driver.now = pass.ends_at;
                     driver.index.apply(&pass.kv_events);
+                    driver.lower.apply(&pass.tier_events);
+                    driver.check_index();
+                    driver.lower.assert_equals(&driver.engine.lower_blocks());
                 }
                 None if driver.wait() => {}
                 None => driver.now = driver.now.after_ms(1e-6),
@@ -159,6 +163,41 @@ fn a_request_that_outgrew_a_pool_which_lost_pages_leaves_nothing_untold() {
     driver.run(&Script { ops });
     driver.drain();
     driver.assert_empty();
+}
+
+#[test]
+fn the_last_running_request_waits_while_a_destination_has_the_memory_it_needs() {
+    let config = EngineConfig {
+        kind: EngineKind::Sglang,
+        fidelity: Fidelity::Mocker,
+        num_gpu_blocks: 8,
+        block_size: 4,
+        ..EngineConfig::default()
+    };
+    let mut driver = Driver::new(&config);
+    let run = |driver: &mut Driver| {
+        let mut outputs = Vec::new();
+        while let Some(pass) = driver.engine.step(driver.now) {
+            driver.now = pass.ends_at;
+            outputs.extend(pass.outputs);
+        }
+        outputs
+    };
+    let ops = vec![Op::Submit(Shape::answered(0, 8, 23)), Op::Steps(1)];
+    driver.run(&Script { ops });
+    let destination = Shape::answered(0, 12, 1).request(1);
+    driver.engine.reserve_destination(destination, driver.now).unwrap();
+    let outputs = run(&mut driver);
+    assert!(
+        outputs
+            .iter()
+            .all(|output| matches!(output, Output::Token { finish: None, .. }))
+    );
+    let load = driver.engine.load();
+    assert_eq!((load.running, load.active_blocks), (1, 8), "it keeps what it has");
+    assert!(driver.engine.activate_destination(RequestId(1)));
+    let last = |output: &&Output| matches!(output, Output::Token { finish: Some(_), .. });
+    assert_eq!(run(&mut driver).iter().filter(last).count(), 2);
 }
 
 #[test]

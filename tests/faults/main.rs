@@ -22,6 +22,7 @@ mod document;
 mod ear;
 mod engine;
 mod events;
+mod held;
 mod json_schema;
 mod life;
 mod planes;

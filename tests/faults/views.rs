@@ -65,7 +65,7 @@ fn labels_of_the_users_own_select_workers_by_turns() {
 }
 
 /// Sends a chat request to a worker's HTTP port and reads nothing.
-fn post(admin: &Admin, worker: usize, id: &str) -> TcpStream {
+pub(crate) fn post(admin: &Admin, worker: usize, id: &str) -> TcpStream {
     let address = admin.scene.worker(worker).http.unwrap();
     let body =
         json!({"model": "tiny", "max_tokens": 5, "ignore_eos": true, "messages": [{"role": "user", "content": "hi"}]});
@@ -129,6 +129,11 @@ fn why_knows_requests_of_the_http_port_by_their_id_and_by_that_of_their_answer()
     admin
         .scene
         .until("who left is counted", |scene| scene.worker(0).cancelled_total == 1);
+    assert_eq!(
+        admin.get("/v1/workers").1[0]["cancelled_total"],
+        1,
+        "and in the list, too"
+    );
     admin.scene.until_nothing_is_left();
 }
 

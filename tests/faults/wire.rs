@@ -123,6 +123,9 @@ fn a_port_of_its_own_confines_a_worker_that_acks_nothing() {
     let lost = post(&admin.scene.address(0), &chat(&[1], 2), &home);
     let served = post(&admin.scene.address(1), &chat(&[1], 2), &home);
     assert_eq!(served.ack(Duration::from_secs(20)).as_deref(), Some(""));
+    admin.scene.until("the other one is swallowed", |_| {
+        admin.get("/v1/requests?worker=w0").1["requests"][0]["phase"] == "swallowed"
+    });
     admin.delete("/v1/faults");
     lost.until_closed();
     served.post(&admin.scene.address(1), &chat(&[1], 2), &home);

@@ -38,6 +38,45 @@ fn an_interrupted_replay_writes_what_it_has_and_marks_it() {
     assert!((10..50_000).contains(&completed), "{completed}");
 }
 
+/// Whether a process runs; one that nobody has waited for yet does not.
+fn runs(pid: &str) -> bool {
+    let state = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+    state.is_ok_and(|state| {
+        !state
+            .rsplit(')')
+            .next()
+            .unwrap_or_default()
+            .trim_start()
+            .starts_with('Z')
+    })
+}
+
+#[test]
+fn a_signal_ends_a_replay_whose_planner_does_not_answer_and_the_planner_too() {
+    // Once, and again and again: a second signal does not wait for a report.
+    for (each, reports) in [
+        ("kill -INT $PPID; sleep 600", true),
+        ("while kill -INT $PPID; do :; done", false),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let at = directory.path();
+        let config = planner(&format!("echo $$ > pid; {each}"));
+        let load = ["--input-tokens", "64", "--output-tokens", "2", "--request-count", "500"];
+        let more = ["--arrival-interval-ms", "20", "--planner-config", &config];
+        let output = replay(at, &[&load[..], &more].concat());
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(130), "{said}");
+        if reports {
+            assert!(said.contains("report.json is a partial report"), "{said}");
+            assert_eq!(report(at)["partial"], true);
+        }
+        let pid = std::fs::read_to_string(at.join("pid")).unwrap();
+        while runs(pid.trim()) {
+            std::thread::yield_now();
+        }
+    }
+}
+
 #[test]
 fn a_signal_ends_a_replay_that_waits_for_its_trace_and_says_so() {
     let directory = tempfile::tempdir().unwrap();

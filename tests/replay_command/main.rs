@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod flags;
 mod interruption;
 mod outputs;
 mod wrong_traces;
@@ -114,6 +115,10 @@ fn a_planner_that_makes_no_sense_or_dies_ends_the_replay_with_its_name() {
             "next_tick_ms is 200, expected later than the tick itself, 200 ms",
         ),
         ("exit 0", "ended before its answer"),
+        (
+            "printf '{}\\n{\"target_decode\": 2}\\n'",
+            "wrote more than one line for one that it was asked, from \"{}\" on",
+        ),
     ] {
         let config = planner(each);
         let flags = [&LOAD[..], &["--arrival-interval-ms", "5", "--planner-config", &config]].concat();
@@ -280,14 +285,6 @@ fn flags_that_would_change_nothing_are_refused() {
     std::fs::write(directory.path().join("t.jsonl"), row).unwrap();
     let kv = ["--router-mode", "kv_router", "--num-workers", "2"];
     for (flags, part) in [
-        (
-            vec!["t.jsonl", "--agentic-lanes", "2"],
-            "--agentic-lanes works with --trace-format",
-        ),
-        (
-            vec!["t.jsonl", "--kv-event-lag-ms", "5"],
-            "--router-mode kv_router only",
-        ),
         (
             [
                 &["t.jsonl", "--router-config", r#"{"router_prefill_load_model":"aic"}"#][..],

@@ -52,6 +52,8 @@ fn outputs_that_would_overwrite_what_is_read_or_written_besides_are_refused_and_
     std::fs::write(at.join("engine.json"), "{}").unwrap();
     std::fs::write(at.join("other.json"), r#"{"completed_requests": 1}"#).unwrap();
     let planner = r#"{"initial_tick_ms": 5, "ticks": []}"#;
+    std::fs::write(at.join("plan.sh"), "exit").unwrap();
+    let program = r#"{"command": ["sh", "plan.sh"]}"#;
     for (flags, expected) in [
         (
             &["--request-records", "t.jsonl"][..],
@@ -80,6 +82,10 @@ fn outputs_that_would_overwrite_what_is_read_or_written_besides_are_refused_and_
         (
             &["--planner-config", planner, "--planner-log", "report.json"],
             "--planner-log report.json is the same file as --report-json",
+        ),
+        (
+            &["--planner-config", program, "--planner-log", "plan.sh"],
+            "--planner-log plan.sh is the same file as a file of the planner's command",
         ),
         (
             &["--router-policy-config", "policy.yaml", "--html", "policy.yaml"],

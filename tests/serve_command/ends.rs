@@ -223,6 +223,48 @@ fn a_second_signal_cuts_answers_off_and_says_so() {
 }
 
 #[test]
+fn a_drain_says_what_it_waits_for_answers_meanwhile_and_has_an_end() {
+    let store = TempDir::new().unwrap();
+    let port = TcpListener::bind(("127.0.0.1", 0))
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let flags = ["--http-port", "0", "--admin-port", &port.to_string()];
+    let mut command = serve(&store, &flags);
+    let mut running = Running::start(command.env("DYN_RUNTIME_GRACEFUL_SHUTDOWN_TIMEOUT_SECS", "6"));
+    let address = running.http_address();
+    let body = serde_json::json!({"model": "tiny", "prompt": [1, 2, 3], "max_tokens": 500, "stream": true});
+    let answer = ureq::post(format!("http://{address}/v1/completions"))
+        .send_json(body)
+        .unwrap();
+    let mut stream = BufReader::new(answer.into_body().into_reader());
+    stream.read_line(&mut String::new()).unwrap();
+    let admin = format!("http://127.0.0.1:{port}/v1");
+    ureq::post(format!("{admin}/faults")).send("\"w0 hang\"").unwrap();
+    running.signal("-TERM");
+    running.read_until("draining, at most 6 s");
+    let mut errors = BufReader::new(running.child.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("draining for") {
+        line.clear();
+        assert_ne!(errors.read_line(&mut line).unwrap(), 0, "it ended without a word");
+    }
+    assert!(line.contains("waits for 1 answer: 1 of w0 (hangs);"), "{line}");
+    let workers = ureq::get(format!("{admin}/workers")).call().unwrap();
+    let workers: serde_json::Value = workers.into_body().read_json().unwrap();
+    assert_eq!(workers[0]["state"], "draining", "{workers}");
+    let (said, code) = running.end();
+    let mut log = String::new();
+    errors.read_to_string(&mut log).unwrap();
+    assert_eq!(code, Some(1), "{said}{log}");
+    assert!(
+        log.contains("not drained within 6 s (--drain-timeout): 1 answers were cut off"),
+        "{log}"
+    );
+}
+
+#[test]
 fn a_signal_ends_the_wait_for_a_hub_that_never_answers() {
     let store = TempDir::new().unwrap();
     let hub = TcpListener::bind(("127.0.0.1", 0)).unwrap();

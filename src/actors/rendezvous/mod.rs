@@ -13,13 +13,11 @@ mod session;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use actix::prelude::*;
 use futures::StreamExt;
 use rustc_hash::FxHashMap;
-use tokio::sync::mpsc;
 use uuid::Uuid;
 
 pub(super) use self::door::Door;
@@ -37,7 +35,7 @@ use super::liveness::Liveness;
 use super::path::ActorPath;
 use super::rank::{Rank, SourceMet, SourceReleased};
 use crate::faults::WorkerFaults;
-use crate::transport::rendezvous::link::Link;
+use crate::transport::rendezvous::link::{Link, Outbox};
 use crate::transport::rendezvous::server::Arrival;
 use crate::transport::rendezvous::wire::{Message, Order, Register};
 use crate::transport::rendezvous::{Identity, MISMATCH};
@@ -87,7 +85,7 @@ pub struct Rendezvous {
 struct Room {
     identity: Identity,
     source: Option<Source>,
-    destination: Option<Destination>,
+    destination: Option<Outbox>,
     /// What goes wrong with it, from when its two sides have met.
     trouble: Trouble,
     session: Option<Session>,
@@ -103,11 +101,21 @@ impl Room {
     fn is_forgotten(&self) -> bool {
         self.trouble.when_ready == WhenReady::Orphan && self.destination.is_none()
     }
-}
 
-struct Destination {
-    outbox: mpsc::Sender<Message>,
-    misdirected: Arc<AtomicBool>,
+    /// Tells the destination, or another room if a fault wants that; whether it listens.
+    fn say(&self, message: Message) -> bool {
+        let Some(destination) = &self.destination else {
+            return false;
+        };
+        if !self.trouble.wrong_room {
+            return destination.say(message);
+        }
+        let said = destination.say_astray(message);
+        if said {
+            self.trouble.went_astray();
+        }
+        said
+    }
 }
 
 struct Source {
@@ -187,11 +195,10 @@ impl Rendezvous {
         let Some(room) = self.rooms.get_mut(&handoff) else {
             return;
         };
-        let (Some(_), Some(destination)) = (&room.source, &room.destination) else {
+        if room.source.is_none() || room.destination.is_none() {
             return;
-        };
+        }
         room.trouble = Trouble::of(&parts.faults);
-        destination.misdirected.store(room.trouble.wrong_room, Relaxed);
         ctx.cancel_future(room.timer);
         room.deadline = parts.clock.now() + parts.session_timeout;
         room.timer = Self::watch(handoff, parts.session_timeout, ctx);
@@ -218,14 +225,9 @@ impl Rendezvous {
                     }
                 }
                 Step::Say(message) => {
-                    let said = room
-                        .destination
-                        .as_ref()
-                        .is_some_and(|to| to.outbox.try_send(message).is_ok());
-                    if !said {
+                    if !room.say(message) {
                         return self.fail(handoff, "destination does not listen", ctx);
                     }
-                    room.trouble.says();
                 }
                 Step::TransferUntil(ends_at) => {
                     room.transfer = Some(self.parts.gauge.transfer());
@@ -301,12 +303,10 @@ impl Rendezvous {
             return;
         };
         tracing::debug!(%handoff, why, "handoff failed");
-        if let Some(destination) = room.destination.take() {
-            // A peer that does not listen learns it from the closed connection.
-            drop(destination.outbox.try_send(Message::Abort {
-                message: why.to_owned(),
-            }));
-        }
+        // A peer that does not listen learns it from the closed connection.
+        room.say(Message::Abort {
+            message: why.to_owned(),
+        });
         if let Some(source) = room.source.take() {
             source.fail(why);
         }
@@ -453,9 +453,8 @@ impl Handler<Arrived> for Rendezvous {
         } = arrival;
         let handoff = identity.handoff_id;
         // The queue of a fresh connection has room.
-        let say = |message: Message| drop(link.outbox.try_send(message));
         let refuse = |why: &str| {
-            say(Message::ProtocolError {
+            link.outbox.say(Message::ProtocolError {
                 message: why.to_owned(),
             });
         };
@@ -475,15 +474,12 @@ impl Handler<Arrived> for Rendezvous {
         let waiting = self.rooms.len() - self.sources.len();
         let limit = u64::from(self.parts.max_rooms) * u64::from(self.parts.ranks);
         if known.is_none() && waiting as u64 >= limit {
-            return say(Message::Overloaded);
+            link.outbox.say(Message::Overloaded);
+            return;
         }
-        say(Message::Registered);
-        let Link {
-            mut inbox,
-            outbox,
-            misdirected,
-        } = link;
-        self.room(identity, ctx).destination = Some(Destination { outbox, misdirected });
+        link.outbox.say(Message::Registered);
+        let Link { mut inbox, outbox } = link;
+        self.room(identity, ctx).destination = Some(outbox);
         let heard = futures::stream::poll_fn(move |cx| inbox.poll_recv(cx)).map(Some);
         let heard = heard.chain(futures::stream::once(std::future::ready(None)));
         ctx.add_stream(heard.map(move |message| Heard { handoff, message }));

@@ -141,6 +141,7 @@ impl Worker {
             figures,
             limits: self.shared.recovery_limits.clone(),
             counts: Arc::clone(&self.entry.recovery),
+            held: Arc::clone(&self.entry.streams.held),
             faults: Arc::clone(self.entry.faults.table()),
         };
         let ready = self.sockets.requests.serve(&name, self.instance, Arc::new(endpoint));

@@ -111,5 +111,6 @@ impl Drop for Worker {
         }
         // Connections that all workers share outlive this one; what it has spoiled there ends with it.
         self.entry.faults.mending().mend();
+        self.entry.streams.held.forget_lost();
     }
 }

@@ -236,7 +236,19 @@ fn request() -> Value {
         ("tokens", about("said so far", count())),
         (
             "phase",
-            words(&["dialling", "waiting", "running", "ending", "closing", "broken"]),
+            about(
+                "delayed, swallowed: a fault keeps it from being served",
+                words(&[
+                    "delayed",
+                    "swallowed",
+                    "dialling",
+                    "waiting",
+                    "running",
+                    "ending",
+                    "closing",
+                    "broken",
+                ]),
+            ),
         ),
         (
             "pending",

@@ -97,6 +97,9 @@ pub(crate) struct KvPool {
     readers: Option<Box<Readers>>,
     /// Evicted content, when asked for.
     lost: Option<Vec<BlockIdentity>>,
+    /// How often a copy was queued, taken out of the queue or passed by in a search.
+    #[cfg(test)]
+    touched: u64,
 }
 
 impl KvPool {
@@ -114,6 +117,8 @@ impl KvPool {
             version: 0,
             readers: None,
             lost: None,
+            #[cfg(test)]
+            touched: 0,
         }
     }
 
@@ -390,6 +395,10 @@ impl KvPool {
         }
         let mut before = first;
         while self.copies[before as usize].twin != at {
+            #[cfg(test)]
+            {
+                self.touched += 1;
+            }
             before = self.copies[before as usize].twin;
         }
         self.copies[before as usize].twin = twin;
@@ -397,6 +406,10 @@ impl KvPool {
     }
 
     fn append(&mut self, at: u32) {
+        #[cfg(test)]
+        {
+            self.touched += 1;
+        }
         let older = self.newest;
         let copy = &mut self.copies[at as usize];
         copy.older = older;
@@ -410,6 +423,10 @@ impl KvPool {
     }
 
     fn unlink(&mut self, at: u32) {
+        #[cfg(test)]
+        {
+            self.touched += 1;
+        }
         let Copy { older, newer, .. } = self.copies[at as usize];
         match older {
             NONE => self.oldest = newer,
@@ -507,5 +524,28 @@ mod tests {
         assert_eq!(pool.clear(), [KvEvent::Cleared]);
         assert_eq!((pool.active(), pool.inactive()), (0, 0));
         assert!(pool.cached_blocks().is_empty());
+    }
+
+    #[test]
+    fn blocks_that_leave_and_come_back_are_touched_once_each_however_many_are_cached() {
+        let mut pool = KvPool::new(10_000, EventStyle::Visibility);
+        for prompt in 0..1000 {
+            let hashes: Vec<u64> = (0..10).map(|at| prompt * 10 + at + 1).collect();
+            let (mut table, _) = filled(&mut pool, &hashes);
+            pool.release(&mut table);
+        }
+        assert_eq!((pool.inactive(), pool.available()), (10_000, 10_000));
+        let before = pool.touched;
+        let mut table = BlockTable::default();
+        pool.take(&mut table, 500, &mut Vec::new());
+        assert_eq!(pool.touched - before, 500, "evictions");
+        pool.release(&mut table);
+        let before = pool.touched;
+        let hits: Vec<CopyId> = (9991..=10_000)
+            .map(|hash| pool.lookup(SequenceHash(hash)).unwrap())
+            .collect();
+        pool.adopt(&mut table, &hits);
+        pool.release(&mut table);
+        assert_eq!(pool.touched - before, 20, "out of the queue and back");
     }
 }

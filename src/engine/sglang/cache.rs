@@ -141,6 +141,12 @@ impl RadixCache {
         self.tree.contents()
     }
 
+    /// How often a node was listed, taken off the list or locked.
+    #[cfg(test)]
+    pub(super) fn touched(&self) -> u64 {
+        self.tree.touched
+    }
+
     /// See [`Tree::heaviest_first`].
     pub(super) fn heaviest_first(&self, ends: impl Iterator<Item = NodeId>) -> Vec<NodeId> {
         self.tree.heaviest_first(ends)

@@ -235,7 +235,7 @@ impl Sglang {
             }
         }
         let has_room = self.has_room();
-        let waits = !has_room && self.withheld == 0 && !self.rules.is_real() && self.in_handoff() > 0;
+        let waits = !has_room && self.withheld == 0 && !self.rules.is_real() && self.handoffs_hold_memory();
         if waits {
             if !retracted {
                 self.ratio.settle();

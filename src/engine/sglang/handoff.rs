@@ -208,6 +208,11 @@ impl Sglang {
         self.held + self.desk.waiting() + self.ready.len()
     }
 
+    /// Whether handoffs hold memory that will come back or be decoded in.
+    pub(super) fn handoffs_hold_memory(&self) -> bool {
+        self.held > 0 || self.desk.has_reserved() || !self.ready.is_empty()
+    }
+
     /// Adds a request to, or removes it from, the lengths of those that wait.
     pub(super) fn queued(&mut self, at: u32, change: fn(&mut Lengths, u32)) {
         let sequence = &self.slots[at].sequence;

@@ -8,10 +8,12 @@
 //! |---|---|
 //! | quiet pass (decode; nobody ends, nothing is tried for admission) | O(1), plus one draw per token where tokens are handed out |
 //! | other decode pass | O(log running) per request that ends or, as the emulator, fills a page |
-//! | attempt to admit | O(running + waiting · cache path) for `lpm` and `dfs-weight`, O(running) plus one path per candidate else |
+//! | attempt to admit | O(running + waiting · (cache path + log waiting)) for the orders that look at the cache (`lpm`, `hrrn`, `shortest-prefill-first`, `dfs-weight`), O(running + waiting · log waiting) plus one path per candidate for `lof`, `random` and `routing-key`, without the waiting for `fcfs` |
 //! | prefill | O(cache path), plus one hash per page in the request's life |
 //! | retraction | O(running · log running) |
 //! | submit; cancel | O(1); O(waiting) or O(running) |
+//! | handoff: source held or released, destination reserved, activated or tried in vain | O(cache path); O(destinations) to take one out |
+//! | withholding blocks | O(log nodes) per node that is evicted |
 //!
 //! Real SGLang tries again only when something left, the emulator with every pass while requests wait, which therefore
 //! are not quiet.

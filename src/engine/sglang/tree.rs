@@ -88,6 +88,9 @@ pub(super) struct Tree {
     clock: u64,
     evictable: u64,
     protected: u64,
+    /// How often a node was listed, taken off the list or locked.
+    #[cfg(test)]
+    pub(super) touched: u64,
 }
 
 /// The root's index: it is made first and never removed.
@@ -119,6 +122,8 @@ impl Tree {
             clock: 0,
             evictable: 0,
             protected: 0,
+            #[cfg(test)]
+            touched: 0,
         }
     }
 

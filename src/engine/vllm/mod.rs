@@ -9,6 +9,9 @@
 //! | any other pass | O(log running) per request that does something besides decoding |
 //! | submit, cancel | O(log waiting + running) |
 //! | admission | O(blocks of the prompt), each hashed once in the request's life |
+//! | preemption | O(blocks + prefilling), finding the victim O(1), O(running) for `fifo` and priorities |
+//! | handoff: source held or released, destination reserved or activated | O(blocks of the prompt + log waiting); tried in vain O(blocks), once until room comes |
+//! | withholding blocks | O(1) per block |
 //!
 //! The same scheduler with blocks set aside to a request's longest end is that of TensorRT-LLM.
 //!
@@ -130,6 +133,17 @@ struct Slot {
     due: i64,
     /// Last pass in which the scheduler visited the request, and what it gave.
     visit: Visit,
+}
+
+impl Slot {
+    /// Tokens that it counts with while it waits: of a destination the prompt's only, however much it has answered.
+    fn queued_len(&self) -> u32 {
+        if self.destination {
+            self.sequence.prompt_len()
+        } else {
+            self.sequence.len()
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -352,7 +366,7 @@ impl Vllm {
         } else {
             &mut self.queued_prefill
         };
-        queued.remove(slot.sequence.len());
+        queued.remove(slot.queued_len());
     }
 
     /// Somebody gave blocks or a place back: whoever waits for them is tried again.

@@ -6,7 +6,7 @@ use super::{Phase, Visit, Vllm, Work};
 
 /// Setbacks after which a request is spared while others are left. Without that, requests that recompute over several
 /// passes can take each other's blocks for ever when the oldest one, or the oldest of equally urgent ones, gives way.
-const MOST_SETBACKS: u32 = 3;
+const MOST_SETBACKS: u32 = 16;
 
 impl Vllm {
     /// List position of the next victim.
@@ -68,7 +68,7 @@ impl Vllm {
         self.scratch.joined.retain(|&other| other != at);
         self.scratch.finishing.retain(|&other| other != at);
         self.scratch.filled.retain(|&(_, other, _)| other != at);
-        self.queued_decode.add(slot.sequence.len());
+        self.queued_decode.add(slot.queued_len());
         slot.place = self.waiting.push_again(at, slot.place);
         work.preempted = true;
         pass.preempted.push(slot.sequence.id);

@@ -10,6 +10,7 @@
 mod averages;
 mod budget;
 mod capacity;
+mod check;
 mod config;
 mod document;
 mod forecast;

@@ -22,7 +22,7 @@ pub(super) enum Role {
 }
 
 /// When to scale.
-struct Rule {
+struct Bounds {
     up: f64,
     /// A load of exactly `up` is enough.
     up_at: bool,
@@ -31,9 +31,9 @@ struct Rule {
     down_at: bool,
 }
 
-impl Rule {
+impl Bounds {
     fn of(target: ThresholdTarget, role: Role) -> Self {
-        let rule = |up, up_at, down, down_at| Self {
+        let of = |up, up_at, down, down_at| Self {
             up,
             up_at,
             down,
@@ -42,15 +42,15 @@ impl Rule {
         match (target, role) {
             #[allow(clippy::cast_precision_loss)]
             (ThresholdTarget::Load(given), Role::Prefill) => {
-                rule(given.queue_tokens.0 as f64, true, given.queue_tokens.1 as f64, true)
+                of(given.queue_tokens.0 as f64, true, given.queue_tokens.1 as f64, true)
             }
             (ThresholdTarget::Load(given), Role::Decode | Role::Aggregated) => {
-                rule(given.kv_share.0, true, given.kv_share.1, true)
+                of(given.kv_share.0, true, given.kv_share.1, true)
             }
-            (ThresholdTarget::Throughput, Role::Prefill) => rule(1.0, true, 0.1, false),
-            (ThresholdTarget::Latency, Role::Prefill) => rule(0.1, true, 0.0, true),
-            (ThresholdTarget::Throughput, Role::Decode | Role::Aggregated) => rule(1.0, false, 0.6, false),
-            (ThresholdTarget::Latency, Role::Decode | Role::Aggregated) => rule(0.4, false, 0.1, false),
+            (ThresholdTarget::Throughput, Role::Prefill) => of(1.0, true, 0.1, false),
+            (ThresholdTarget::Latency, Role::Prefill) => of(0.1, true, 0.0, true),
+            (ThresholdTarget::Throughput, Role::Decode | Role::Aggregated) => of(1.0, false, 0.6, false),
+            (ThresholdTarget::Latency, Role::Decode | Role::Aggregated) => of(0.4, false, 0.1, false),
         }
     }
 
@@ -95,15 +95,15 @@ pub(super) fn wanted(
     least: u32,
 ) -> Option<u32> {
     let whole = whole(target, role, engine)?;
-    let rule = Rule::of(target, role);
+    let bounds = Bounds::of(target, role);
     if workers == 0 || passes.is_empty() {
         return None;
     }
     let mut loads = passes.iter().map(|pass| load(role, pass) / whole);
-    if loads.clone().any(|load| rule.wants_more(load)) {
+    if loads.clone().any(|load| bounds.wants_more(load)) {
         return Some(workers + 1);
     }
-    (workers > 1 && loads.all(|load| rule.wants_less(load))).then(|| least.max(workers - 1))
+    (workers > 1 && loads.all(|load| bounds.wants_less(load))).then(|| least.max(workers - 1))
 }
 
 #[cfg(test)]

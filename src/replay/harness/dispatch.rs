@@ -174,7 +174,7 @@ impl Harness {
             }
         } else if let Some(flight) = self.flights.remove(id) {
             if terminal != Terminal::Completed {
-                self.abandon(id, &flight, source);
+                self.abandon(id, &flight);
             }
             self.collector.record(&flight, terminal, now, source);
         }

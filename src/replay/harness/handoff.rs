@@ -231,7 +231,7 @@ impl Harness {
     }
 
     /// Both sides forget a request that was refused somewhere.
-    pub(super) fn abandon(&mut self, id: u64, flight: &Flight, source: &mut dyn Source) {
+    pub(super) fn abandon(&mut self, id: u64, flight: &Flight) {
         let Some(handoff) = &flight.handoff else { return };
         let now = self.now;
         if let Some(target) = flight.route.target {
@@ -250,8 +250,10 @@ impl Harness {
                 pool: PREFILL,
                 worker: target.worker,
             });
-            self.pools[PREFILL as usize].router.free(id, now);
-            self.release(PREFILL, source);
+            // The router hears of it in its turn.
+            if let Some(handoffs) = &mut self.handoffs {
+                handoffs.orders.push_back(Order::Forget(id));
+            }
         }
     }
 }

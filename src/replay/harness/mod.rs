@@ -16,12 +16,13 @@ mod ticks;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::engine::{HandoffFact, Semantics};
+use crate::engine::{EngineKind, HandoffFact, Semantics};
 use crate::types::{SimTime, Token};
 
 use super::collector::Collector;
 use super::fleet::Doing;
 use super::flight::Flights;
+use super::memory::MemoryLimit;
 use super::planner::Planner;
 use super::report::{FleetUse, Report, Sla};
 use super::source::Source;
@@ -29,7 +30,7 @@ use handoff::{Handoffs, PREFILL};
 use pool::Pool;
 use routing::Side;
 use spec::CLOCK_END;
-use ticks::Scaling;
+use ticks::{FirstTokens, Scaling};
 
 pub use spec::{Control, FleetSpec, PoolSpec, PrefillSpec, Progress, ReplayError, RouterSpec};
 
@@ -82,6 +83,7 @@ pub struct Harness {
     arrivals_first: bool,
     sla: Sla,
     max_sim_time: Option<SimTime>,
+    memory: MemoryLimit,
     prompt: Vec<Token>,
     facts: Vec<HandoffFact>,
     ended: u64,
@@ -142,6 +144,7 @@ impl Harness {
             arrivals_first,
             sla: Sla::default(),
             max_sim_time: None,
+            memory: MemoryLimit::default(),
             prompt: Vec::new(),
             facts: Vec::new(),
             ended: 0,
@@ -182,13 +185,26 @@ impl Harness {
         self
     }
 
+    /// Gives up before requests take more than so many bytes.
+    #[must_use]
+    pub fn with_memory_limit(mut self, bytes: u64) -> Self {
+        self.memory = MemoryLimit(bytes);
+        self
+    }
+
     /// Lets a policy scale the fleet.
     ///
     /// # Errors
     /// [`ReplayError::Planner`] when it does not answer.
     pub fn with_planner(mut self, planner: Box<dyn Planner>) -> Result<Self, ReplayError> {
-        let semantics = self.pools[self.serving_pool as usize].spec.engine.semantics;
-        self.scaling = Some(Scaling::new(planner, semantics)?);
+        let engine = &self.pools[self.serving_pool as usize].spec.engine;
+        let computed_before = self.handoffs.is_some() || engine.kind == EngineKind::Sglang;
+        let first_tokens = match engine.semantics {
+            Semantics::V1_6_1 => FirstTokens::NoStep,
+            Semantics::V1_4_2 if computed_before => FirstTokens::OneOfThem,
+            Semantics::V1_4_2 => FirstTokens::AnotherStep,
+        };
+        self.scaling = Some(Scaling::new(planner, first_tokens)?);
         self.pools.iter_mut().for_each(Pool::watch);
         Ok(self)
     }
@@ -208,6 +224,10 @@ impl Harness {
             self.settle(source);
             if let Some(fault) = self.fault.take() {
                 return Err(fault);
+            }
+            if self.scaling.as_ref().is_some_and(|scaling| scaling.interrupted) {
+                partial = true;
+                break;
             }
             let waiting = self.flights.len();
             if waiting == 0 && source.is_drained() {
@@ -424,6 +444,10 @@ impl Harness {
             && let Some(turn) = source.take(self.now)
         {
             self.arrive(turn, source);
+            if let Err(error) = self.memory.check(&self.flights, &self.collector) {
+                self.fail(error);
+                return;
+            }
         }
     }
 

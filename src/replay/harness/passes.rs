@@ -133,7 +133,9 @@ impl Harness {
             if let Some(scaling) = &mut self.scaling {
                 rank.latest = Some(ForwardMetrics::of(target, now.since(started), &pass.forward));
                 rank.silent_since = now;
-                scaling.count_decode(&pass.forward, pool.spec.engine.speculation.is_some());
+                if place.pool == self.serving_pool {
+                    scaling.count_decode(&pass.forward, pool.spec.engine.speculation.is_some());
+                }
             }
             pool.router.apply(target, &mut pass.kv_events, now);
             pool.router.apply_lower(target, &mut pass.tier_events, now);

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use crate::engine::{Forward, Semantics};
+use crate::engine::Forward;
 use crate::router::Target;
 use crate::types::SimTime;
 
@@ -25,19 +25,36 @@ pub(super) struct Scaling {
     pub(super) next: Option<SimTime>,
     pub(super) window: Window,
     pub(super) log: ScalingLog,
-    /// The pass that completes a prompt is a decode step too (Dynamo 1.4.2).
-    first_tokens_decode: bool,
+    /// The user wants the run to end.
+    pub(super) interrupted: bool,
+    first_tokens: FirstTokens,
+}
+
+/// What the first token of an answer is, beside the decode steps that a pass lists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FirstTokens {
+    /// No decode step.
+    NoStep,
+    /// A step that the pass does not list: it completes a prompt (Dynamo 1.4.2).
+    AnotherStep,
+    /// One of the steps that it lists (Dynamo 1.4.2, where the prompt was computed by a pass before).
+    OneOfThem,
 }
 
 impl Scaling {
-    pub(super) fn new(mut planner: Box<dyn Planner>, semantics: Semantics) -> Result<Self, PlannerError> {
-        let first = planner.initial_tick_ms()?;
+    pub(super) fn new(mut planner: Box<dyn Planner>, first_tokens: FirstTokens) -> Result<Self, PlannerError> {
+        let (first, interrupted) = match planner.initial_tick_ms() {
+            Ok(first) => (first, false),
+            Err(PlannerError::Interrupted) => (None, true),
+            Err(error @ PlannerError::Failed(_)) => return Err(error),
+        };
         Ok(Self {
+            interrupted,
             next: first.and_then(|first| instant(first, None)),
             planner,
             window: Window::default(),
             log: ScalingLog::default(),
-            first_tokens_decode: semantics == Semantics::V1_4_2,
+            first_tokens,
         })
     }
 
@@ -53,13 +70,13 @@ impl Scaling {
 
     /// Counts a token of a request.
     pub(super) fn count_token(&mut self, first: bool, drafts: bool) {
-        match (first, self.first_tokens_decode) {
-            (true, true) => {
+        match (first, self.first_tokens) {
+            (true, FirstTokens::AnotherStep) => {
                 self.window.decode_forwards += 1;
                 self.window.decode_tokens += 1;
             }
-            (true, false) => {}
-            (false, _) => self.window.decode_tokens += u64::from(drafts),
+            (true, FirstTokens::NoStep) => {}
+            (true, FirstTokens::OneOfThem) | (false, _) => self.window.decode_tokens += u64::from(drafts),
         }
     }
 }
@@ -151,7 +168,11 @@ impl Harness {
                     scaling.next = decision.next_tick_ms.and_then(|next| instant(next, Some(now)));
                     self.follow(decision, &mut scaling.log);
                 }
-                Err(error) => self.fail(error.into()),
+                Err(PlannerError::Interrupted) => {
+                    scaling.interrupted = true;
+                    scaling.next = None;
+                }
+                Err(error @ PlannerError::Failed(_)) => self.fail(error.into()),
             }
         }
         self.scaling = Some(scaling);

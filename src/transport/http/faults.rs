@@ -11,13 +11,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::FaceState;
+use super::open::Caller;
 use crate::faults::WorkerFaults;
 use crate::faults::draw::Dice;
 use crate::faults::kind::{RequestFault, ResponseFault};
 use crate::faults::table::Due;
+use crate::transport::held::{HeldRequest, Hold};
 use crate::transport::toxic::Toxics;
 use crate::types::span_of_ms;
 
@@ -48,19 +51,25 @@ pub(super) async fn detour(state: &FaceState, stream: TcpStream) -> io::Result<(
 }
 
 /// A request that wants tokens has come. Returns when it may be looked at, which may be never.
-pub(super) async fn arrive(state: &FaceState, reset: &CancellationToken) {
+pub(super) async fn arrive(state: &FaceState, caller: &Caller, reset: &CancellationToken) {
     let Some(faults) = &state.faults else { return };
     let due = faults.draw_of(RequestFault::is_of_http);
     let happens = |is_it: fn(&RequestFault) -> bool| {
         let fault = due.iter().find(|fault| is_it(fault));
-        fault.inspect(|fault| fault.happened()).is_some()
+        fault.inspect(|fault| fault.happened()).map(Due::id)
     };
-    if happens(|fault| matches!(fault, RequestFault::ResetPeer {})) {
+    let hold = |hold, fault| {
+        let mut request = HeldRequest::new(&caller.answer, caller.whereabouts(), hold, fault);
+        request.alias = Some(caller.id.clone());
+        state.open.held().hold(request)
+    };
+    if happens(|fault| matches!(fault, RequestFault::ResetPeer {})).is_some() {
         reset.cancel();
         std::future::pending::<()>().await;
     }
-    if happens(|fault| matches!(fault, RequestFault::BlackHole {})) {
+    if let Some(fault) = happens(|fault| matches!(fault, RequestFault::BlackHole {})) {
         // Until the client goes, or the worker.
+        let _seat = hold(Hold::Swallowed, fault);
         state.leaving.cancelled().await;
         reset.cancel();
         std::future::pending::<()>().await;
@@ -70,7 +79,9 @@ pub(super) async fn arrive(state: &FaceState, reset: &CancellationToken) {
             fault.happened();
             let draw = state.draws.fetch_add(1, Ordering::Relaxed);
             let ms = ms + jitter_ms * Dice::new(draw, 1).unit(0);
-            tokio::time::sleep(span_of_ms(ms)).await;
+            let until = Instant::now() + span_of_ms(ms);
+            let _seat = hold(Hold::Delayed { until }, fault.id());
+            tokio::time::sleep_until(until).await;
         }
     }
 }

@@ -9,6 +9,7 @@ use rustc_hash::FxHashMap;
 use tokio::time::Instant;
 
 use super::mailbox::Mailbox;
+use crate::transport::held::HeldRequests;
 use crate::types::RequestId;
 
 /// Who asks for an answer.
@@ -20,6 +21,16 @@ pub(super) struct Caller {
     pub(super) answer: String,
     /// Where the client is.
     pub(super) address: Option<SocketAddr>,
+}
+
+impl Caller {
+    /// Where the client is, in words.
+    pub(super) fn whereabouts(&self) -> String {
+        match self.address {
+            Some(address) => format!("http client {address}"),
+            None => "an HTTP client".to_owned(),
+        }
+    }
 }
 
 /// One request under way.
@@ -51,9 +62,9 @@ impl OpenRequest {
         &self.caller.answer
     }
 
-    /// Where the client is.
-    pub fn address(&self) -> Option<SocketAddr> {
-        self.caller.address
+    /// Where the client is, in words.
+    pub fn whereabouts(&self) -> String {
+        self.caller.whereabouts()
     }
 
     /// Handles in this process, one per choice.
@@ -80,6 +91,7 @@ pub struct OpenRequests {
     completed: AtomicU64,
     failed: AtomicU64,
     cancelled: AtomicU64,
+    held: Arc<HeldRequests>,
 }
 
 /// How a request ended.
@@ -126,6 +138,11 @@ impl OpenRequests {
     /// How many there are.
     pub fn active(&self) -> u32 {
         u32::try_from(self.lock().len()).unwrap_or(u32::MAX)
+    }
+
+    /// Those that a fault keeps from being looked at; none of the others.
+    pub fn held(&self) -> &Arc<HeldRequests> {
+        &self.held
     }
 
     /// How many there have been.

@@ -268,10 +268,6 @@ async fn generate(
         }
         key => key.map(Arc::from),
     };
-    faults::arrive(state, &reset).await;
-    let garbage = Garbage::of(state);
-    state.intake.knock(&client_id)?;
-    let limit = state.limits.max_pending_tokens;
     let prefix = match plan.api {
         Api::Completion => "cmpl",
         Api::Chat => "chatcmpl",
@@ -281,6 +277,10 @@ async fn generate(
         id: client_id,
         address: peer,
     };
+    faults::arrive(state, &caller, &reset).await;
+    let garbage = Garbage::of(state);
+    state.intake.knock(&caller.id)?;
+    let limit = state.limits.max_pending_tokens;
     let answer_id = caller.answer.clone();
     let mut generation = Generation::start(
         &plan,

@@ -6,8 +6,6 @@
 //! read no further: the inbox is small.
 
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -29,9 +27,33 @@ pub struct Link {
     /// What the peer says; ends with the connection.
     pub inbox: mpsc::Receiver<Message>,
     /// What to say to it. Dropping it closes the connection after the last message.
-    pub outbox: mpsc::Sender<Message>,
-    /// Set: what is said from now on is said for another room, which is a fault.
-    pub misdirected: Arc<AtomicBool>,
+    pub outbox: Outbox,
+}
+
+/// What is to be said on a connection, in order. When the last of its clones is dropped, the connection closes after the
+/// last message.
+#[derive(Debug, Clone)]
+pub struct Outbox {
+    identity: Identity,
+    said: mpsc::Sender<Envelope>,
+}
+
+impl Outbox {
+    /// Says something; `false`: the other side does not listen.
+    pub fn say(&self, message: Message) -> bool {
+        self.put(self.identity, message)
+    }
+
+    /// Says it for another room, which is a fault; `false`: the other side does not listen.
+    pub fn say_astray(&self, message: Message) -> bool {
+        let mut identity = self.identity;
+        identity.bootstrap_room ^= 1;
+        self.put(identity, message)
+    }
+
+    fn put(&self, identity: Identity, message: Message) -> bool {
+        self.said.try_send(Envelope { identity, message }).is_ok()
+    }
 }
 
 /// Why a connection is over.
@@ -120,18 +142,15 @@ impl Framed {
     pub(super) fn link(self, identity: Identity, reset: CancellationToken) -> (Link, impl Future<Output = ()>) {
         let (say, said) = mpsc::channel(QUEUE);
         let (hear, inbox) = mpsc::channel(QUEUE);
-        let misdirected = Arc::new(AtomicBool::new(false));
-        let wrong = Arc::clone(&misdirected);
         let task = async move {
-            match self.carry(identity, hear, (said, &wrong), &reset).await {
+            match self.carry(identity, hear, said, &reset).await {
                 Ok(()) => {}
                 Err(error) => tracing::debug!(handoff = %identity.handoff_id, %error, "rendezvous connection lost"),
             }
         };
         let link = Link {
             inbox,
-            outbox: say,
-            misdirected,
+            outbox: Outbox { identity, said: say },
         };
         (link, task)
     }
@@ -140,7 +159,7 @@ impl Framed {
         mut self,
         identity: Identity,
         hear: mpsc::Sender<Message>,
-        (mut said, misdirected): (mpsc::Receiver<Message>, &AtomicBool),
+        mut said: mpsc::Receiver<Envelope>,
         reset: &CancellationToken,
     ) -> Result<(), LinkError> {
         let mut heard = None;
@@ -155,14 +174,12 @@ impl Framed {
                     SockRef::from(&self.stream).set_linger(Some(Duration::ZERO))?;
                     return Ok(());
                 }
-                message = said.recv() => {
-                    let Some(message) = message else {
+                envelope = said.recv() => {
+                    let Some(envelope) = envelope else {
                         self.close().await;
                         return Ok(());
                     };
                     bytes.clear();
-                    let mut envelope = Envelope { identity, message };
-                    envelope.identity.bootstrap_room ^= u64::from(misdirected.load(Relaxed));
                     wire::encode(&mut bytes, &envelope);
                     self.write(&bytes).await?;
                 }

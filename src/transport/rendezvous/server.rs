@@ -161,7 +161,7 @@ async fn serve(
     };
     if !host.receive(arrival) {
         // The queue of a fresh connection has room.
-        drop(outbox.try_send(Message::Overloaded));
+        outbox.say(Message::Overloaded);
     }
     drop(outbox);
     carry.await;

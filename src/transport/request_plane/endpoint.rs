@@ -17,6 +17,8 @@ pub struct Call {
     pub control: Control,
     /// Encoded request.
     pub body: Bytes,
+    /// Its ack will not be sent, whatever it is: a fault has withheld one on the connection that brought it.
+    pub is_unacked: bool,
 }
 
 /// A callable endpoint. `accept` is called from a connection task: it decides, hands the work on and returns at once.
@@ -29,16 +31,16 @@ pub trait Endpoint: Send + Sync {
 }
 
 /// Lets the endpoint that was found take or refuse a request, whatever plane brought it. `payload` is a two-part frame;
-/// `path` names the endpoint in the refusal when there is none.
-pub fn dispatch(endpoint: Option<Arc<dyn Endpoint>>, path: &[u8], payload: &Bytes) -> Ack {
-    let ack = decide(endpoint, path, payload);
+/// `path` names the endpoint in the refusal when there is none; `is_unacked` as in [`Call`].
+pub fn dispatch(endpoint: Option<Arc<dyn Endpoint>>, path: &[u8], payload: &Bytes, is_unacked: bool) -> Ack {
+    let ack = decide(endpoint, path, payload, is_unacked);
     if ack.refusal().is_some() {
         metrics::counter!("ghostfleet_requests_refused_total").increment(1);
     }
     ack
 }
 
-fn decide(endpoint: Option<Arc<dyn Endpoint>>, path: &[u8], payload: &Bytes) -> Ack {
+fn decide(endpoint: Option<Arc<dyn Endpoint>>, path: &[u8], payload: &Bytes, is_unacked: bool) -> Ack {
     let Some(endpoint) = endpoint else {
         return Ack::Unavailable(format!("unknown endpoint {}", String::from_utf8_lossy(path)));
     };
@@ -54,6 +56,7 @@ fn decide(endpoint: Option<Arc<dyn Endpoint>>, path: &[u8], payload: &Bytes) -> 
         Ok((control, header_bytes)) => endpoint.accept(Call {
             control,
             body: payload.slice(two_part::PREFIX_BYTES + header_bytes..),
+            is_unacked,
         }),
         Err(why) => {
             endpoint.count_invalid();
@@ -125,7 +128,7 @@ mod tests {
     fn ack(endpoint: Option<Arc<dyn Endpoint>>, header: &[u8]) -> String {
         let mut payload = Vec::new();
         two_part::write(&mut payload, header, b"body");
-        dispatch(endpoint, b"a/b", &payload.into()).text()
+        dispatch(endpoint, b"a/b", &payload.into(), false).text()
     }
 
     #[test]
@@ -151,7 +154,7 @@ mod tests {
             ack(takes(), quic),
             "Server unavailable: response plane quic not supported; use tcp (DYN_RESPONSE_PLANE)"
         );
-        let short = dispatch(takes(), b"a/b", &Bytes::from_static(b"short")).text();
+        let short = dispatch(takes(), b"a/b", &Bytes::from_static(b"short"), false).text();
         assert!(
             short.starts_with("Server unavailable: two-part frame is truncated"),
             "{short}"

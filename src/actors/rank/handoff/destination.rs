@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use futures::StreamExt;
-use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -15,7 +14,7 @@ use super::super::Rank;
 use super::{Between, ENDED_EARLY, Handoffs, refused};
 use crate::engine::KvTransfer;
 use crate::transport::intake::Failure;
-use crate::transport::rendezvous::link::{Link, LinkError};
+use crate::transport::rendezvous::link::{Link, LinkError, Outbox};
 use crate::transport::rendezvous::wire::{
     Action, ActionAck, Command, Fact, Message, Outcome, Register, Role, TransferTiming,
 };
@@ -32,7 +31,7 @@ pub(super) struct Destination {
     /// Until it is given to the engine.
     request: Option<EngineRequest>,
     /// To the prefill worker, once joined.
-    outbox: Option<mpsc::Sender<Message>>,
+    outbox: Option<Outbox>,
     /// The KV is there.
     active: bool,
     /// When it is no longer waited for.
@@ -96,9 +95,9 @@ impl Destination {
         }
         if let Some(outbox) = &self.outbox {
             // A peer that does not listen learns it from the closed connection.
-            drop(outbox.try_send(Message::Abort {
+            outbox.say(Message::Abort {
                 message: why.to_owned(),
-            }));
+            });
         }
     }
 }
@@ -108,7 +107,7 @@ impl Handoffs {
     fn tell_source(&self, id: RequestId, message: Message) -> bool {
         let destination = self.destinations.get(&id);
         let outbox = destination.and_then(|destination| destination.outbox.as_ref());
-        outbox.is_none_or(|outbox| outbox.try_send(message).is_ok())
+        outbox.is_none_or(|outbox| outbox.say(message))
     }
 }
 
@@ -186,7 +185,7 @@ impl Rank {
         Ok(())
     }
 
-    fn joined(&mut self, id: RequestId, Link { mut inbox, outbox, .. }: Link, ctx: &mut Context<Self>) {
+    fn joined(&mut self, id: RequestId, Link { mut inbox, outbox }: Link, ctx: &mut Context<Self>) {
         // Cancelled meanwhile: the connection closes with its channels.
         let Some(destination) = self.handoffs.destinations.get_mut(&id) else {
             return;

@@ -27,6 +27,10 @@ impl Tree {
     pub(in crate::engine::sglang) fn unlock(&mut self, node: NodeId) {
         let mut at = node.0;
         while at != ROOT {
+            #[cfg(test)]
+            {
+                self.touched += 1;
+            }
             let entry = &mut self.nodes[at];
             entry.locks -= 1;
             let parent = entry.parent;
@@ -86,6 +90,10 @@ impl Tree {
 
     /// Makes a node a candidate if it is an unlocked leaf.
     pub(super) fn list(&mut self, at: u32) {
+        #[cfg(test)]
+        {
+            self.touched += 1;
+        }
         let node = &self.nodes[at];
         if at != ROOT && node.locks == 0 && node.children.is_empty() {
             self.candidates.insert((self.rank(node), at));
@@ -94,6 +102,10 @@ impl Tree {
 
     /// Takes a node off the candidates; returns whether it was one.
     pub(super) fn unlist(&mut self, at: u32) -> bool {
+        #[cfg(test)]
+        {
+            self.touched += 1;
+        }
         let node = &self.nodes[at];
         let listed = at != ROOT && node.locks == 0 && node.children.is_empty();
         listed && self.candidates.remove(&(self.rank(node), at))

@@ -5,13 +5,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::Dialer;
 use super::open::{OpenAnswer, OpenAnswers};
 use super::sink::SocketSink;
 use super::stream::{self, Ended};
-use crate::faults::WorkerFaults;
 use crate::faults::draw::Dice;
 use crate::faults::kind::{RequestFault, ResponseFault};
+use crate::faults::table::Due;
+use crate::faults::{FaultId, WorkerFaults};
+use crate::transport::held::{HeldRequest, HeldRequests, Hold};
 use crate::transport::intake::{Failure, Intake, Leg, Refusal, Submission, TokenSink, next_request_id};
 use crate::transport::request_plane::control::Control;
 use crate::transport::request_plane::endpoint::{Call, Endpoint};
@@ -39,6 +43,8 @@ pub struct StreamCounts {
     pub figures: Arc<EndpointFigures>,
     /// Those under way.
     pub answers: OpenAnswers,
+    /// Calls that faults keep from being served; those that are served later count as open, too.
+    pub held: Arc<HeldRequests>,
 }
 
 struct Disturbance {
@@ -50,14 +56,16 @@ struct Disturbance {
 enum Fate {
     /// It is looked at after a while.
     Served {
-        /// Delay.
-        wait: Duration,
+        /// Delay, and the fault behind it.
+        delay: Option<Delay>,
         /// What is said now.
         ack: Ack,
     },
-    /// Nothing but this.
-    Lost(Ack),
+    /// Nothing but this; what it means for whoever waits, if anybody does.
+    Lost(Ack, Option<(Hold, FaultId)>),
 }
+
+type Delay = (Duration, FaultId);
 
 /// One worker's `generate`.
 pub struct GenerateEndpoint {
@@ -91,43 +99,45 @@ impl GenerateEndpoint {
 
     /// What faults make of a call.
     fn fate(&self) -> Fate {
-        let served = |wait, ack| Fate::Served { wait, ack };
         let disturbance = self.faults.as_ref();
         let Some(Disturbance { faults, mending }) = disturbance.filter(|it| !it.faults.is_quiet::<RequestFault>())
         else {
-            return served(Duration::ZERO, Ack::Accepted);
+            return Fate::Served {
+                delay: None,
+                ack: Ack::Accepted,
+            };
         };
         // Before the dice: a fault that ends in between ends this, too.
         let mended = mending.token();
         let due = faults.draw::<RequestFault>();
         let happens = |is_it: fn(&RequestFault) -> bool| {
             let fault = due.iter().find(|fault| is_it(fault));
-            fault.inspect(|fault| fault.happened()).is_some()
+            fault.inspect(|fault| fault.happened()).map(Due::id)
         };
-        if happens(|fault| matches!(fault, RequestFault::ResetPeer {})) {
-            return Fate::Lost(Ack::Reset);
+        if happens(|fault| matches!(fault, RequestFault::ResetPeer {})).is_some() {
+            return Fate::Lost(Ack::Reset, None);
         }
-        if happens(|fault| matches!(fault, RequestFault::BlackHole {})) {
-            return Fate::Lost(Ack::Withheld(mended));
+        if let Some(fault) = happens(|fault| matches!(fault, RequestFault::BlackHole {})) {
+            return Fate::Lost(Ack::Withheld(mended), Some((Hold::Swallowed, fault)));
         }
-        let ack = if happens(|fault| matches!(fault, RequestFault::AckWithheld {})) {
+        let ack = if happens(|fault| matches!(fault, RequestFault::AckWithheld {})).is_some() {
             Ack::Withheld(mended)
         } else {
             Ack::Accepted
         };
-        if happens(|fault| matches!(fault, RequestFault::NoCallHome {})) {
-            return Fate::Lost(ack);
+        if let Some(fault) = happens(|fault| matches!(fault, RequestFault::NoCallHome {})) {
+            return Fate::Lost(ack, Some((Hold::NotDialled, fault)));
         }
-        let mut wait = Duration::ZERO;
+        let mut delay = None;
         for fault in &due {
             if let RequestFault::Latency { ms, jitter_ms } = **fault {
                 fault.happened();
                 let draw = self.counts.accepted.load(Ordering::Relaxed);
                 let ms = ms + jitter_ms * Dice::new(draw, 1).unit(0);
-                wait = span_of_ms(ms);
+                delay = Some((span_of_ms(ms), fault.id()));
             }
         }
-        served(wait, ack)
+        Fate::Served { delay, ack }
     }
 
     /// The endpoint of a prefill worker: what its answers carry for the decode legs.
@@ -137,11 +147,19 @@ impl GenerateEndpoint {
         self
     }
 
-    async fn run(self: Arc<Self>, call: Call, open: OpenStream, wait: Duration) {
-        if !wait.is_zero() {
-            tokio::time::sleep(wait).await;
+    async fn run(self: Arc<Self>, call: Call, open: OpenStream, delay: Option<Delay>) {
+        let mut seat = None;
+        if let Some((wait, fault)) = delay {
+            let until = Instant::now() + wait;
+            seat = Some(
+                self.counts
+                    .held
+                    .hold(held(&call.control, Hold::Delayed { until }, fault)),
+            );
+            tokio::time::sleep_until(until).await;
         }
-        let answer = self.counts.answers.begin(next_request_id(), &call.control);
+        let answer = self.counts.answers.begin(next_request_id(), &call);
+        drop(seat);
         let ended = self.stream(call, &answer).await;
         self.counts.answers.end(answer.id);
         let counter = match &ended {
@@ -161,7 +179,7 @@ impl GenerateEndpoint {
         drop(open);
     }
 
-    async fn stream(&self, Call { control, body }: Call, answer: &OpenAnswer) -> Option<(Ended, Told)> {
+    async fn stream(&self, Call { control, body, .. }: Call, answer: &OpenAnswer) -> Option<(Ended, Told)> {
         let decoded = PreprocessedRequest::decode(control.codec, &body);
         drop(body);
         let faults = self.faults.as_ref();
@@ -299,25 +317,36 @@ impl GenerateEndpoint {
 }
 
 impl Endpoint for GenerateEndpoint {
-    fn accept(self: Arc<Self>, call: Call) -> Ack {
+    fn accept(self: Arc<Self>, mut call: Call) -> Ack {
         if let Err(refusal) = self.intake.knock(&call.control.id) {
             return Ack::Overloaded(refusal.to_string());
         }
         if self.counts.open.load(Ordering::Relaxed) >= self.max_open {
             return Ack::Overloaded("worker at capacity".to_owned());
         }
-        let (wait, ack) = match self.fate() {
-            Fate::Served { wait, ack } => (wait, ack),
-            Fate::Lost(ack) => return ack,
+        let (delay, ack) = match self.fate() {
+            Fate::Served { delay, ack } => (delay, ack),
+            Fate::Lost(ack, lost) => {
+                if let Some((hold, fault)) = lost {
+                    self.counts.held.lose(held(&call.control, hold, fault));
+                }
+                return ack;
+            }
         };
+        call.is_unacked |= matches!(ack, Ack::Withheld(_));
         let open = OpenStream::new(&self.counts, call.body.len());
-        tokio::spawn(Arc::clone(&self).run(call, open, wait));
+        tokio::spawn(Arc::clone(&self).run(call, open, delay));
         ack
     }
 
     fn count_invalid(&self) {
         self.counts.figures.count_error(CallError::InvalidMessage);
     }
+}
+
+/// A call that is not served because of a fault.
+fn held(control: &Control, hold: Hold, fault: FaultId) -> HeldRequest {
+    HeldRequest::new(&control.id, control.address.to_string(), hold, fault)
 }
 
 struct OpenStream {

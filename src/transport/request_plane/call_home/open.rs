@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use tokio::time::Instant;
 
 use super::sink::{Phase, SocketSink};
-use crate::transport::request_plane::control::Control;
+use crate::transport::request_plane::endpoint::Call;
 use crate::types::RequestId;
 
 /// One answer under way.
@@ -19,6 +19,8 @@ pub struct OpenAnswer {
     pub request: String,
     /// Where the answer goes.
     pub address: std::net::SocketAddr,
+    /// Its caller gets no ack, because of a fault.
+    pub is_unacked: bool,
     accepted: Instant,
     sink: OnceLock<Arc<SocketSink>>,
 }
@@ -81,11 +83,12 @@ impl OpenAnswer {
 pub struct OpenAnswers(Mutex<FxHashMap<RequestId, Arc<OpenAnswer>>>);
 
 impl OpenAnswers {
-    pub(super) fn begin(&self, id: RequestId, control: &Control) -> Arc<OpenAnswer> {
+    pub(super) fn begin(&self, id: RequestId, call: &Call) -> Arc<OpenAnswer> {
         let answer = Arc::new(OpenAnswer {
             id,
-            request: control.id.clone(),
-            address: control.address,
+            request: call.control.id.clone(),
+            address: call.control.address,
+            is_unacked: call.is_unacked,
             accepted: Instant::now(),
             sink: OnceLock::new(),
         });

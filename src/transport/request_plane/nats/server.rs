@@ -249,7 +249,7 @@ impl Task {
     async fn answer(&self, client: &Client, request: Message, leaving: bool) {
         let begun = Instant::now();
         let endpoint = (!leaving).then(|| Arc::clone(&self.endpoint));
-        let ack = endpoint::dispatch(endpoint, self.subject.as_bytes(), &request.payload);
+        let ack = endpoint::dispatch(endpoint, self.subject.as_bytes(), &request.payload, false);
         if let Some(why) = ack.refusal() {
             tracing::debug!(subject = %self.subject, %why, "refused a request");
         }

@@ -288,7 +288,7 @@ impl Connection {
         loop {
             let oversized = loop {
                 match frame::decode(&mut buffer, self.limits.max_frame_bytes) {
-                    Ok(Some(frame)) => match self.dispatch(&frame) {
+                    Ok(Some(frame)) => match self.dispatch(&frame, spoiled.is_some()) {
                         Ack::Withheld(mended) => drop(spoiled.get_or_insert(mended)),
                         Ack::Reset => return None,
                         Ack::Accepted | Ack::Overloaded(_) | Ack::Unavailable(_) if spoiled.is_some() => {}
@@ -361,8 +361,9 @@ impl Connection {
         }
     }
 
-    fn dispatch(&self, frame: &RequestFrame) -> Ack {
-        let ack = endpoint::dispatch(self.endpoints.get(&frame.path), &frame.path, &frame.payload);
+    fn dispatch(&self, frame: &RequestFrame, is_unacked: bool) -> Ack {
+        let endpoint = self.endpoints.get(&frame.path);
+        let ack = endpoint::dispatch(endpoint, &frame.path, &frame.payload, is_unacked);
         if let Some(why) = ack.refusal() {
             tracing::debug!(peer = %self.peer, %why, "refused a request");
         }
