@@ -144,7 +144,7 @@ impl Engines {
 fn capabilities(document: &EngineDocument) -> Capabilities {
     let (engine, ranks) = (&document.engine, document.data_parallel_size);
     Capabilities {
-        gpus: ranks,
+        gpus: document.gpus,
         max_num_batched_tokens: engine.max_num_batched_tokens,
         max_num_seqs: engine.max_num_seqs,
         context_length: engine.max_model_len,
@@ -158,7 +158,7 @@ fn pool(document: &EngineDocument, workers: u32) -> PoolSpec {
         engine: document.engine.clone(),
         workers,
         dp_size: document.data_parallel_size,
-        gpus_per_worker: document.data_parallel_size,
+        gpus_per_worker: document.gpus,
         startup: document.startup_time,
     }
 }
