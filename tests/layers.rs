@@ -58,7 +58,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "predict",
         &["cli", "distinct_files", "engine", "plain_words", "replay", "replay_run"],
     ),
-    ("recommend", &["cli", "distinct_files", "model", "predict", "replay"]),
+    (
+        "recommend",
+        &["cli", "distinct_files", "model", "plain_words", "predict", "replay"],
+    ),
     (
         "traces",
         &["block_hash", "cli", "distinct_files", "replay", "replay_run", "types"],
