@@ -54,3 +54,78 @@ impl MemoryLimit {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::stream::tests::harness;
+    use super::super::{Arrivals, Control, Report, SyntheticSpec};
+    use super::*;
+
+    fn load(arrivals: Arrivals) -> SyntheticSpec {
+        SyntheticSpec {
+            input_tokens: 64,
+            output_tokens: 2,
+            count: 1000,
+            arrivals,
+            turns: 1,
+            shared_prefix_ratio: 0.0,
+            prefix_groups: 0,
+            inter_turn_delay_ms: 0.0,
+            speedup: 1.0,
+            block_size: 4,
+        }
+    }
+
+    fn played(arrivals: Arrivals, bytes: u64) -> Result<Report, ReplayError> {
+        let mut source = load(arrivals).source().unwrap();
+        let harness = harness().with_memory_limit(bytes);
+        harness.run(source.as_mut(), |_| Control::Continue)
+    }
+
+    #[test]
+    fn a_replay_gives_up_where_more_requests_wait_than_memory_holds() {
+        let mebibyte = 1 << 20;
+        for rush in [Arrivals::Interval(0.0), Arrivals::Poisson { rate: 1e9, seed: 1 }] {
+            let Err(ReplayError::Memory {
+                in_flight,
+                ended,
+                mebibytes,
+            }) = played(rush, mebibyte)
+            else {
+                panic!("{rush:?} goes on");
+            };
+            let taken = in_flight as u64 * of_request(64) + of_ended(ended, true);
+            assert!(
+                taken > mebibyte && taken < mebibyte + 2 * of_request(64),
+                "{rush:?}: {taken}"
+            );
+            assert_eq!(mebibytes, 1);
+            assert_eq!(played(rush, 64 * mebibyte).unwrap().completed_requests, 1000);
+        }
+    }
+
+    #[test]
+    fn what_stays_of_requests_that_ended_counts() {
+        let few = Arrivals::Concurrency(2);
+        let records = of_ended(1000, true);
+        assert!(matches!(played(few, records / 2), Err(ReplayError::Memory { .. })));
+        assert!(played(few, records + 4 * of_request(64)).is_ok());
+    }
+
+    #[test]
+    fn what_load_takes_at_least_is_known_before_it_is_played() {
+        let all = 1000 * of_request(64) + of_ended(1000, false);
+        assert_eq!(load(Arrivals::Interval(0.0)).least_memory(false), all);
+        assert_eq!(load(Arrivals::Concurrency(usize::MAX)).least_memory(false), all);
+        let one = of_request(64) + of_ended(1000, true);
+        assert_eq!(load(Arrivals::Poisson { rate: 1.0, seed: 1 }).least_memory(true), one);
+        let most = SyntheticSpec {
+            input_tokens: u32::MAX,
+            count: u32::MAX,
+            turns: u32::MAX,
+            shared_prefix_ratio: 0.5,
+            ..load(Arrivals::Interval(0.0))
+        };
+        assert!(most.least_memory(true) > 1 << 60);
+    }
+}

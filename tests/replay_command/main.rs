@@ -357,6 +357,10 @@ fn sizes_that_no_machine_holds_are_refused_before_they_take_memory() {
             "ticks[0]: target_decode is 4294967295, expected at most 65536",
         ),
         (
+            vec!["--planner-config", r#"{"command":["true"],"timeout_seconds":1e19}"#],
+            "timeout_seconds is 1e19, expected a number from 0 to 1000000",
+        ),
+        (
             vec!["--planner-config", r#"{"mode": "agg", "max_gpus": 2}"#],
             "--planner-config: max_gpus is not known to Dynamo's planner",
         ),
