@@ -124,6 +124,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "distinct_files",
             "engine",
             "faults",
+            "model",
             "replay",
             "transport",
             "truth",
@@ -135,7 +136,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     // The parts that decide.
     ("drill::check", &["config", "faults", "types"]),
-    ("drill::content", &["engine", "transport", "types"]),
+    ("drill::content", &["engine", "model", "transport", "types"]),
     ("drill::plan", &["faults", "types"]),
     ("drill::record", &["faults", "types"]),
     ("drill::report", &["faults", "replay", "types"]),

@@ -184,7 +184,7 @@ impl Toxics {
                 let span = span_of_ms(piece.len() as f64 * 1e3 / narrow.does);
                 // So much bandwidth is no bandwidth limit.
                 if span >= SHORTEST_WAIT {
-                    narrow.fault.happened()
+                    narrow.fault.happened();
                 }
                 span
             });
