@@ -76,9 +76,9 @@ fn written(path: &Path) -> String {
     let mut text = String::new();
     for segment in path {
         match segment {
-            Segment::Seq { index } => text.push_str(&format!("[{index}]")),
+            Segment::Seq { index } => text.extend(["[", &index.to_string(), "]"]),
             Segment::Map { key } if text.is_empty() => text.push_str(key),
-            Segment::Map { key } => text.push_str(&format!(".{key}")),
+            Segment::Map { key } => text.extend([".", key]),
             Segment::Enum { .. } => {}
             Segment::Unknown => text.push_str(".?"),
         }

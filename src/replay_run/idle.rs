@@ -54,7 +54,7 @@ pub(super) fn flags(args: &ReplayArgs) -> Vec<String> {
         ),
         (
             "--arrival-speedup-ratio",
-            args.replay_concurrency.is_some() && args.arrival_speedup_ratio != 1.0,
+            args.replay_concurrency.is_some() && args.arrival_speedup_ratio.total_cmp(&1.0).is_ne(),
             "with --replay-concurrency, which waits for no arrival",
         ),
         (

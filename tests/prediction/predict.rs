@@ -179,28 +179,28 @@ fn results_are_not_written_over_by_accident() {
     succeed(directory.path(), &[&args[..], &["--overwrite"]].concat());
 }
 
-#[test]
-fn every_refusal_names_the_path_of_the_key() {
+/// Each value is refused with 2 and these words.
+fn every_one_is_refused(cases: &[(&str, &str)]) {
     let directory = directory();
-    for (set, words) in [
-        ("engine.backend=mlx", "engine.backend is \"mlx\", expected one of"),
-        ("engine.speed=3", "engine.speed is not known"),
-        (
-            "engine.workers.aggregated.scheduler.max_sequences=-1",
-            "engine.workers.aggregated.scheduler.max_sequences is -1, expected a whole number from 0 to 4294967295",
-        ),
-        (
-            "engine.workers.aggregated.parallelism.replicas=0",
-            "engine.workers.aggregated.parallelism.replicas is 0",
-        ),
-        (
-            "engine.workers.prefill={}",
-            "prefill and decode belong to mode disaggregated",
-        ),
-        (
-            "engine.context_length=many",
-            "engine.context_length: `max` or a number of tokens",
-        ),
+    for (set, words) in cases {
+        let args = [
+            "predict",
+            "-c",
+            "p.yaml",
+            "--stack",
+            "dynamo",
+            "--set",
+            set,
+            "--output-dir",
+            "none",
+        ];
+        refuse(directory.path(), &args, 2, &[words]);
+    }
+}
+
+#[test]
+fn a_load_that_makes_no_sense_is_told_by_its_path() {
+    every_one_is_refused(&[
         ("traffic.load.type=poisson", "traffic.load.concurrency is not known"),
         ("traffic.load=5", "traffic.load is 5, expected an object"),
         (
@@ -243,6 +243,24 @@ fn every_refusal_names_the_path_of_the_key() {
             "traffic.stop={requests_per_load_unit: 1e300}",
             "requests_per_load_unit is 1e300, expected a number above 0 that makes at most 4294967295 requests",
         ),
+        (
+            "traffic={source: {type: synthetic-session, session: {prefix_groups: 2, shared_prefix_ratio: 1.5}}}",
+            "traffic.source.session.shared_prefix_ratio must be between 0.0 and 1.0, got 1.5",
+        ),
+        (
+            "traffic={source: {type: synthetic-session, session: {inter_turn_delay_ms: -1}}}",
+            "traffic.source.session.inter_turn_delay_ms must be finite",
+        ),
+        (
+            "traffic={source: {input_tokens: 4000000000}}",
+            "traffic.source.input_tokens is 4000000000, expected at most",
+        ),
+    ]);
+}
+
+#[test]
+fn what_engines_refuse_is_told_by_its_path_in_the_document() {
+    every_one_is_refused(&[
         ("engine.context_length=0", "engine.context_length 0 must be at least 1"),
         (
             "engine.workers.aggregated.kv_cache.block_size=0",
@@ -273,20 +291,32 @@ fn every_refusal_names_the_path_of_the_key() {
             "engine.workers.aggregated.parallelism.replicas is 100000, expected at most 65536",
         ),
         (
-            "traffic={source: {type: synthetic-session, session: {prefix_groups: 2, shared_prefix_ratio: 1.5}}}",
-            "traffic.source.session.shared_prefix_ratio must be between 0.0 and 1.0, got 1.5",
-        ),
-        (
-            "traffic={source: {type: synthetic-session, session: {inter_turn_delay_ms: -1}}}",
-            "traffic.source.session.inter_turn_delay_ms must be finite",
-        ),
-        (
-            "traffic={source: {input_tokens: 4000000000}}",
-            "traffic.source.input_tokens is 4000000000, expected at most",
-        ),
-        (
             "engine.workers.aggregated.parallelism.attention_data=5000",
             "engine.workers.aggregated.parallelism.attention_data is 5000, expected at most 1024",
+        ),
+    ]);
+}
+
+#[test]
+fn every_refusal_names_the_path_of_the_key() {
+    every_one_is_refused(&[
+        ("engine.backend=mlx", "engine.backend is \"mlx\", expected one of"),
+        ("engine.speed=3", "engine.speed is not known"),
+        (
+            "engine.workers.aggregated.scheduler.max_sequences=-1",
+            "engine.workers.aggregated.scheduler.max_sequences is -1, expected a whole number from 0 to 4294967295",
+        ),
+        (
+            "engine.workers.aggregated.parallelism.replicas=0",
+            "engine.workers.aggregated.parallelism.replicas is 0",
+        ),
+        (
+            "engine.workers.prefill={}",
+            "prefill and decode belong to mode disaggregated",
+        ),
+        (
+            "engine.context_length=many",
+            "engine.context_length: `max` or a number of tokens",
         ),
         (
             "planner={policy: {choices: [disabled]}}",
@@ -344,20 +374,8 @@ fn every_refusal_names_the_path_of_the_key() {
         ("planner={policy: enabled, mode: agg}", "planner.mode is not known"),
         ("evaluation.sla.e2e_ms=5", "evaluation.sla: e2e_ms stands alone"),
         ("engine", "--set engine: expected PATH=YAML"),
-    ] {
-        let args = [
-            "predict",
-            "-c",
-            "p.yaml",
-            "--stack",
-            "dynamo",
-            "--set",
-            set,
-            "--output-dir",
-            "none",
-        ];
-        refuse(directory.path(), &args, 2, &[words]);
-    }
+    ]);
+    let directory = directory();
     let args = ["predict", "-c", "p.yaml"];
     refuse(
         directory.path(),

@@ -7,7 +7,6 @@ use std::io::BufRead;
 
 use hashbrown::HashSet;
 use rustc_hash::FxBuildHasher;
-use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -15,95 +14,13 @@ use serde_json::value::RawValue;
 use crate::engine::Semantics;
 use crate::plain_words::number;
 
-use super::super::agentic::{Graph, HashIds, IdSink, IdStore, Place, Relation, Trigger};
+use super::super::agentic::{Graph, HashIds, IdSink, IdStore, Place};
 use super::super::sessions::{SessionTrace, TurnSpec};
 use super::agent_sessions;
 use super::line::{Lines, TraceError, spooling};
+use super::request_record::{AgentContext, Claude, Edge, Envelope, Head, Record, Replay, Request, Tool};
 
 pub(super) const SCHEMA: &str = "dynamo.request.trace.v1";
-
-/// A line that may hold its record one level down.
-#[derive(Deserialize)]
-struct Envelope<'a> {
-    #[serde(borrow)]
-    event: Option<&'a RawValue>,
-    event_type: Option<Value>,
-}
-
-/// What says whether the rest matters.
-#[derive(Deserialize)]
-struct Head {
-    event_type: Option<Value>,
-}
-
-/// `D`: dependencies, which Dynamo 1.4.2 does not know.
-#[derive(Deserialize)]
-#[serde(bound(deserialize = "D: Deserialize<'de> + Default"))]
-struct Record<D> {
-    schema: Option<String>,
-    event_type: Option<String>,
-    event_time_unix_ms: Option<u64>,
-    agent_context: Option<AgentContext>,
-    request: Option<Request<D>>,
-    tool: Option<Tool>,
-}
-
-#[derive(Deserialize)]
-pub(super) struct AgentContext {
-    pub(super) session_id: String,
-    pub(super) parent_session_id: Option<String>,
-}
-
-#[allow(clippy::struct_field_names)]
-#[derive(Deserialize)]
-#[serde(bound(deserialize = "D: Deserialize<'de> + Default"))]
-struct Request<D> {
-    request_id: String,
-    model: Option<String>,
-    output_tokens: Option<u32>,
-    request_received_ms: Option<u64>,
-    total_time_ms: Option<f64>,
-    replay: Option<Replay<D>>,
-}
-
-#[derive(Deserialize)]
-#[serde(bound(deserialize = "D: Deserialize<'de> + Default"))]
-struct Replay<D> {
-    trace_block_size: u32,
-    input_length: u32,
-    input_sequence_hashes: Vec<u64>,
-    #[serde(default)]
-    dependencies: D,
-}
-
-/// A dependency that the exporter of a trace knew.
-#[derive(Deserialize)]
-pub(super) struct Edge {
-    pub(super) request_id: String,
-    pub(super) relation: Relation,
-    pub(super) trigger: Trigger,
-}
-
-#[allow(clippy::struct_field_names)]
-#[derive(Deserialize)]
-struct Tool {
-    tool_call_id: String,
-    tool_class: String,
-    started_at_unix_ms: Option<u64>,
-    ended_at_unix_ms: Option<u64>,
-    duration_ms: Option<f64>,
-    claude: Option<Claude>,
-}
-
-/// What a coding agent says about a tool call.
-#[allow(clippy::struct_field_names)]
-#[derive(Deserialize)]
-pub(super) struct Claude {
-    pub(super) source_request_id: String,
-    pub(super) consumer_request_id: Option<String>,
-    pub(super) child_session_id: Option<String>,
-    pub(super) execution_mode: String,
-}
 
 /// A tool call and the session that made it.
 pub(super) struct Call {
@@ -475,33 +392,6 @@ impl RequestTraceReader {
             trace.open(None, number, spec);
         }
         Ok(trace)
-    }
-}
-
-impl Record<IgnoredAny> {
-    /// The same without dependencies.
-    fn unlinked(self) -> Record<Vec<Edge>> {
-        let unlinked = |request: Request<IgnoredAny>| Request {
-            request_id: request.request_id,
-            model: request.model,
-            output_tokens: request.output_tokens,
-            request_received_ms: request.request_received_ms,
-            total_time_ms: request.total_time_ms,
-            replay: request.replay.map(|replay| Replay {
-                trace_block_size: replay.trace_block_size,
-                input_length: replay.input_length,
-                input_sequence_hashes: replay.input_sequence_hashes,
-                dependencies: Vec::new(),
-            }),
-        };
-        Record {
-            schema: self.schema,
-            event_type: self.event_type,
-            event_time_unix_ms: self.event_time_unix_ms,
-            agent_context: self.agent_context,
-            request: self.request.map(unlinked),
-            tool: self.tool,
-        }
     }
 }
 
