@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use actix::prelude::*;
 
-use crate::types::KvEvent;
+use crate::types::{KvEvent, TierEvent};
 
-/// Is called with the changes of one pass, in order, on the rank's thread: it must not wait for anything.
-pub type KvListener = Arc<dyn Fn(&[KvEvent]) + Send + Sync>;
+/// Is called with changes of one pass, in order, of the GPU's cache and below it, on the rank's thread: it must not wait for
+/// anything.
+pub type KvListener = Arc<dyn Fn(&[KvEvent], &[TierEvent]) + Send + Sync>;
 
 /// Adds a listener. What the stream announced before is not repeated.
 #[derive(Message)]

@@ -97,7 +97,7 @@ impl KvPublisher {
 
     fn publish(&mut self, events: Vec<KvEvent>, ctx: &mut Context<Self>) {
         for listener in &self.listeners {
-            listener(&events);
+            listener(&events, &[]);
         }
         if self.is_disturbed() {
             return self.publish_disturbed(News::Cache(events), ctx);
@@ -137,6 +137,9 @@ impl KvPublisher {
     fn publish_lower(&mut self, events: &[TierEvent], ctx: &mut Context<Self>) {
         if events.is_empty() {
             return;
+        }
+        for listener in &self.listeners {
+            listener(&[], events);
         }
         if self.is_disturbed() {
             return self.publish_disturbed(News::Lower(events), ctx);

@@ -44,6 +44,7 @@ pub fn execute(args: &ReplayArgs, observe: &mut dyn FnMut(Progress) -> Control) 
     let mut plan = RealTimePlan::new(args)?;
     let fleet = LiveFleet::start(&plan.fleet)?;
     let mut run = LiveRun::new(plan.fleet.clone(), &plan.router)?.with_sla(plan.sla);
+    run = run.with_memory_limit(plan.memory);
     if plan.records {
         run = run.with_records();
     }
@@ -85,9 +86,9 @@ impl Driver {
                 for (rank, door) in (0..).zip(ranks) {
                     let sender = sender.clone();
                     let target = Target { worker, rank };
-                    door.listen(Arc::new(move |events| {
+                    door.listen(Arc::new(move |events, lower| {
                         // A driver that stopped listening has its report already.
-                        let _ = sender.send(Heard::Cache(target, events.to_vec()));
+                        let _ = sender.send(Heard::Cache(target, events.to_vec(), lower.to_vec()));
                     }));
                 }
             }
@@ -251,7 +252,9 @@ impl Driver {
                 let at = answer.tokens.last().copied().unwrap_or(now);
                 self.run.ended(id, &answer, (at, now), source, out)?;
             }
-            Heard::Cache(target, mut events) => self.run.cache_changed(target, &mut events, now),
+            Heard::Cache(target, mut events, mut lower) => {
+                self.run.cache_changed(target, (&mut events, &mut lower), now);
+            }
             Heard::Broken => return Err(wrong(&"a worker died with requests in flight")),
         }
         Ok(())

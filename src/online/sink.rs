@@ -8,7 +8,7 @@ use crossbeam_channel::Sender;
 use crate::replay::Answer;
 use crate::router::Target;
 use crate::transport::intake::{Failure, TokenSink};
-use crate::types::{FinishReason, KvEvent, SimTime, Token};
+use crate::types::{FinishReason, KvEvent, SimTime, TierEvent, Token};
 
 /// What the driver has to know at once.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(super) enum Heard {
     /// A request ended.
     Over(u64, Answer),
     /// A rank announced changes of its cache.
-    Cache(Target, Vec<KvEvent>),
+    Cache(Target, Vec<KvEvent>, Vec<TierEvent>),
     /// A worker died.
     Broken,
 }

@@ -44,6 +44,10 @@ struct Config {
     #[serde(default)]
     radix_eviction_policy: RadixEviction,
     #[serde(default)]
+    tlru_threshold: u32,
+    #[serde(default)]
+    tlru_next_prompt_estimate: u32,
+    #[serde(default)]
     disable_radix_cache: bool,
 }
 
@@ -164,6 +168,8 @@ fn engine(config: &Config) -> Sglang {
                 .schedule_conservativeness
                 .unwrap_or(defaults.schedule_conservativeness),
             radix_eviction_policy: config.radix_eviction_policy,
+            tlru_threshold: config.tlru_threshold,
+            tlru_next_prompt_estimate: config.tlru_next_prompt_estimate,
             ..defaults
         },
         ..EngineConfig::default()

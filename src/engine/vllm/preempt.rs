@@ -6,7 +6,7 @@ use super::{Phase, Visit, Vllm, Work};
 
 /// Setbacks after which a request is spared while others are left. Without that, requests that recompute over several
 /// passes can take each other's blocks for ever when the oldest one, or the oldest of equally urgent ones, gives way.
-const MOST_SETBACKS: u32 = 3;
+const MOST_SETBACKS: u32 = 16;
 
 impl Vllm {
     /// List position of the next victim.
