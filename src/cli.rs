@@ -3,6 +3,7 @@
 pub mod ctl;
 mod drill;
 pub mod help;
+mod numbers;
 pub mod peer_flags;
 mod predict;
 mod replay;

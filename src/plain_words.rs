@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use serde_json::Value;
+
 /// Longest value that a message repeats, characters.
 const SHOWN: usize = 60;
 
@@ -48,6 +50,17 @@ pub(crate) fn plain(path: &str, error: &str) -> String {
     } else {
         format!("{path}: {text}")
     }
+}
+
+/// A value that no word can stand for: JSON that is no text where one of several is expected, on which serde says that it is no
+/// JSON at all.
+pub(crate) fn no_word(path: &str, found: &Value) -> String {
+    let found = match found {
+        Value::Array(_) => "an array".to_owned(),
+        Value::Object(_) => "an object".to_owned(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => shortened(&found.to_string()),
+    };
+    format!("{} is {found}, expected a string", subject(path))
 }
 
 /// What is wrong, without the place within the text.
@@ -125,12 +138,19 @@ fn value(found: &str) -> String {
         .find_map(|kind| found.strip_prefix(kind))
         .map(|text| text.trim_end_matches('`'));
     match bare {
-        Some(text) if found.starts_with("floating") => text
-            .parse()
-            .map_or_else(|_| shortened(text), |found| number(found).to_string()),
+        Some(text) if found.starts_with("floating") => text.parse().map_or_else(|_| shortened(text), fraction),
         Some(text) => shortened(text),
         None => shortened(found),
     }
+}
+
+/// A number that was no whole one, or not written as one.
+fn fraction(value: f64) -> String {
+    let text = number(value).to_string();
+    if text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-') {
+        return text + ".0";
+    }
+    text
 }
 
 /// What was expected.
@@ -143,7 +163,9 @@ fn kind(expected: &str) -> String {
         "i32" => "a whole number of 32 bits",
         "i64" | "isize" => "a whole number",
         "f32" | "f64" => "a number",
-        "a borrowed string" | "a character" | "variant identifier" | "string or map" => "a string",
+        "a borrowed string" | "a character" | "variant identifier" | "string or map" | "a Value::Tagged enum" => {
+            "a string"
+        }
         "a sequence" => "an array",
         "a map" => "an object",
         "a boolean" => "true or false",
@@ -230,6 +252,10 @@ mod tests {
                 "count is 1e300, expected a whole number from 0 to 4294967295",
             ),
             (r#"{"list":[],"on":1}"#, "on is 1, expected true or false"),
+            (
+                r#"{"list":[],"count":2.0}"#,
+                "count is 2.0, expected a whole number from 0 to 4294967295",
+            ),
             (r#"{"list":[],"any":[]}"#, "any is an array, expected a whole number"),
         ] {
             let said = said(text);

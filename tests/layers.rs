@@ -58,7 +58,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "predict",
         &["cli", "distinct_files", "engine", "plain_words", "replay", "replay_run"],
     ),
-    ("recommend", &["cli", "distinct_files", "model", "predict", "replay"]),
+    (
+        "recommend",
+        &["cli", "distinct_files", "model", "plain_words", "predict", "replay"],
+    ),
     (
         "traces",
         &["block_hash", "cli", "distinct_files", "replay", "replay_run", "types"],
@@ -121,6 +124,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "distinct_files",
             "engine",
             "faults",
+            "model",
             "replay",
             "transport",
             "truth",
@@ -132,7 +136,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     // The parts that decide.
     ("drill::check", &["config", "faults", "types"]),
-    ("drill::content", &["engine", "transport", "types"]),
+    ("drill::content", &["engine", "model", "transport", "types"]),
     ("drill::plan", &["faults", "types"]),
     ("drill::record", &["faults", "types"]),
     ("drill::report", &["faults", "replay", "types"]),

@@ -181,8 +181,11 @@ impl Control {
         }
         // One that was killed a moment ago still looks alive.
         let outcome = restart_when_gone(&self.fleet, worker, same_id).await;
-        if let Err(CommandError::Alive(_)) = outcome {
-            return Ok(());
+        match outcome {
+            Err(CommandError::Alive(_)) => return Ok(()),
+            // Nobody is started any more, and this one has not to be: it drains, and without its faults it can.
+            Err(CommandError::Stopped) if !self.is_gone(worker) => return Ok(()),
+            _ => {}
         }
         self.note(ActorPath { worker, child: None }, "restart", &outcome);
         outcome

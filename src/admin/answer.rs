@@ -5,8 +5,8 @@ use axum::extract::{FromRequestParts, Path, Query};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
-use serde::Deserializer;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
 use serde_json::json;
 
 use crate::actors::fleet::CommandError;
@@ -55,6 +55,11 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Asked<T> {
             .map_err(|refused| Problem::bad(refused.body_text()))
     }
 }
+
+/// A query of nothing, for paths that would pass it over.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Nothing {}
 
 /// A part of the path, refused in that form, too.
 pub(super) struct Named(pub(super) String);

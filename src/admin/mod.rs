@@ -24,5 +24,6 @@ mod seats;
 pub mod server;
 pub mod status;
 mod supervisor;
+mod unique;
 
 pub use live::HEARTBEAT;

@@ -11,10 +11,11 @@ use axum::{Json, Router};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::answer::{Asked, Named, Problem, read};
+use super::answer::{Asked, Named, Nothing, Problem, read};
 use super::blocks::Shape;
 use super::figures::{self, Each};
 use super::seats::Seats;
+use super::unique::Unique;
 use super::{dashboard, live, openapi, supervisor};
 use crate::actors::control::Control;
 use crate::actors::death::Death;
@@ -100,7 +101,7 @@ async fn requests(State(api): State<Arc<Api>>, Asked(most): Asked<Most>) -> Answ
     Ok(Json(json!({"requests": requests, "not_listed": not_listed})))
 }
 
-async fn why(State(api): State<Arc<Api>>, Named(request): Named) -> Answer {
+async fn why(State(api): State<Arc<Api>>, Named(request): Named, _: Asked<Nothing>) -> Answer {
     let mut found = api.control.why(&request).await;
     match (found.pop(), found.is_empty()) {
         (None, _) => Err(Problem::not_found(match api.control.swallowed_unseen() {
@@ -142,7 +143,7 @@ async fn workers(State(api): State<Arc<Api>>, Asked(which): Asked<Which>) -> Ans
     Ok(Json(json!(rows)))
 }
 
-async fn actor(State(api): State<Arc<Api>>, Named(path): Named) -> Answer {
+async fn actor(State(api): State<Arc<Api>>, Named(path): Named, _: Asked<Nothing>) -> Answer {
     let path: ActorPath = path.parse()?;
     let entry = api.control.registry().get(path.worker);
     let entry = entry.ok_or(CommandError::NoSuchActor(path))?;
@@ -179,7 +180,7 @@ async fn actor(State(api): State<Arc<Api>>, Named(path): Named) -> Answer {
     })))
 }
 
-async fn cache(State(api): State<Arc<Api>>, Named(path): Named) -> Answer {
+async fn cache(State(api): State<Arc<Api>>, Named(path): Named, _: Asked<Nothing>) -> Answer {
     let ranks = api.control.cached_blocks(path.parse()?).await?;
     let ranks = ranks.iter().map(|blocks| blocks.iter().map(placed).collect::<Vec<_>>());
     Ok(Json(json!(ranks.collect::<Vec<_>>())))
@@ -190,7 +191,7 @@ fn placed((parent, block): &(Option<SequenceHash>, StoredBlock)) -> Value {
 }
 
 /// The worker may be dead: what is remembered outlives it.
-async fn former(State(api): State<Arc<Api>>, Named(worker): Named) -> Answer {
+async fn former(State(api): State<Arc<Api>>, Named(worker): Named, _: Asked<Nothing>) -> Answer {
     let path: ActorPath = worker.parse()?;
     let entry = api.control.registry().get(whole(path)?);
     let entry = entry.ok_or(CommandError::NoSuchActor(path))?;
@@ -200,7 +201,7 @@ async fn former(State(api): State<Arc<Api>>, Named(worker): Named) -> Answer {
     Ok(Json(json!(ranks.collect::<Vec<_>>())))
 }
 
-async fn blocks(State(api): State<Arc<Api>>, Named(path): Named) -> Answer {
+async fn blocks(State(api): State<Arc<Api>>, Named(path): Named, _: Asked<Nothing>) -> Answer {
     let path: ActorPath = path.parse()?;
     let ranks = api.control.cached_blocks(path).await?;
     let shapes = ranks.iter().enumerate().map(|(index, content)| {
@@ -231,11 +232,11 @@ async fn records(State(api): State<Arc<Api>>, Asked(under): Asked<Under>) -> Ans
     Ok(Json(json!(records)))
 }
 
-async fn faults(State(api): State<Arc<Api>>) -> Json<Vec<Listed>> {
+async fn faults(State(api): State<Arc<Api>>, _: Asked<Nothing>) -> Json<Vec<Listed>> {
     Json(api.control.faults().await)
 }
 
-async fn kinds() -> Json<Value> {
+async fn kinds(_: Asked<Nothing>) -> Json<Value> {
     Json(json!(catalogue().collect::<Vec<_>>()))
 }
 
@@ -248,8 +249,14 @@ struct Change {
 impl Change {
     /// A fault, a list of them, or `{"add": [..], "remove": [..]}`. A fault may be an object or one line.
     fn read(body: &Bytes) -> Result<Self, Problem> {
-        let value: Value =
-            serde_json::from_slice(body).map_err(|error| Problem::bad(format!("the body is no JSON: {error}")))?;
+        let Unique(value) = serde_json::from_slice(body).map_err(|error| {
+            let wrong = if error.is_data() {
+                "of the body"
+            } else {
+                "the body is no JSON"
+            };
+            Problem::bad(format!("{wrong}: {error}"))
+        })?;
         let mut change = Self {
             add: Vec::new(),
             remove: Vec::new(),
@@ -303,12 +310,12 @@ async fn answer_change(api: &Api, remove: Option<Vec<FaultId>>, add: Vec<Fault>)
     Ok(Json(json!(faults)))
 }
 
-async fn change(State(api): State<Arc<Api>>, body: Bytes) -> Answer {
+async fn change(State(api): State<Arc<Api>>, _: Asked<Nothing>, body: Bytes) -> Answer {
     let Change { add, remove } = Change::read(&body)?;
     answer_change(&api, Some(remove), add).await
 }
 
-async fn replace(State(api): State<Arc<Api>>, body: Bytes) -> Answer {
+async fn replace(State(api): State<Arc<Api>>, _: Asked<Nothing>, body: Bytes) -> Answer {
     let Change { add, remove } = Change::read(&body)?;
     if !remove.is_empty() {
         return Err(Problem::bad(
@@ -318,11 +325,11 @@ async fn replace(State(api): State<Arc<Api>>, body: Bytes) -> Answer {
     answer_change(&api, None, add).await
 }
 
-async fn clear(State(api): State<Arc<Api>>) -> Answer {
+async fn clear(State(api): State<Arc<Api>>, _: Asked<Nothing>) -> Answer {
     answer_change(&api, None, Vec::new()).await
 }
 
-async fn remove(State(api): State<Arc<Api>>, Named(id): Named) -> Answer {
+async fn remove(State(api): State<Arc<Api>>, Named(id): Named, _: Asked<Nothing>) -> Answer {
     answer_change(&api, Some(vec![id.parse()?]), Vec::new()).await
 }
 
@@ -355,7 +362,7 @@ enum Word {
     ClearCache,
 }
 
-async fn command(State(api): State<Arc<Api>>, body: Bytes) -> Result<Response, Problem> {
+async fn command(State(api): State<Arc<Api>>, _: Asked<Nothing>, body: Bytes) -> Result<Response, Problem> {
     // Members may not come as a list, by position.
     if body.trim_ascii_start().first() != Some(&b'{') {
         return Err(Problem::bad(
@@ -454,6 +461,6 @@ struct Part {
 const MAX_ENTRIES: usize = 10_000;
 
 async fn journal(State(api): State<Arc<Api>>, Asked(part): Asked<Part>) -> Json<Value> {
-    let limit = part.limit.unwrap_or(1000).clamp(1, MAX_ENTRIES);
+    let limit = part.limit.unwrap_or(1000).min(MAX_ENTRIES);
     Json(json!(api.control.journal().page(part.after, limit, part.draws)))
 }

@@ -9,7 +9,7 @@ use crate::config::Settings;
 /// The command line, with the defaults of `serve` in its help.
 pub fn command() -> Command {
     let defaults = serde_json::to_value(Settings::defaults()).unwrap_or_default();
-    Cli::command().mut_subcommand("serve", |serve| {
+    with_negative_numbers(Cli::command()).mut_subcommand("serve", |serve| {
         serve.mut_args(|arg| {
             let default = defaults.get(arg.get_id().as_str()).and_then(text);
             let (Some(default), Some(help)) = (default, arg.get_help().map(ToString::to_string)) else {
@@ -28,6 +28,22 @@ pub fn command() -> Command {
     })
 }
 
+/// Lets every flag that takes a value take one that begins with a minus, so that a number below 0 is told as what it is.
+fn with_negative_numbers(command: Command) -> Command {
+    let names: Vec<String> = command
+        .get_subcommands()
+        .map(|below| below.get_name().to_owned())
+        .collect();
+    let command = command.mut_args(|arg| {
+        let some = arg.get_num_args().is_none_or(|number| number.takes_values());
+        let takes = !arg.is_positional() && arg.get_action().takes_values() && some;
+        arg.allow_negative_numbers(takes)
+    });
+    names.iter().fold(command, |command, name| {
+        command.mut_subcommand(name, with_negative_numbers)
+    })
+}
+
 /// A default as one would write it.
 fn text(value: &Value) -> Option<String> {
     match value {
@@ -43,6 +59,8 @@ fn text(value: &Value) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use clap::FromArgMatches;
+
     use super::*;
 
     fn serve_help() -> Command {
@@ -76,6 +94,44 @@ mod tests {
                 .to_string()
                 .ends_with("[default: 16384]")
         );
+    }
+
+    #[test]
+    fn a_number_below_0_is_told_as_what_it_is() {
+        for line in [
+            &["replay", "--num-workers", "-1"][..],
+            &["replay", "--arrival-seed", "-7"],
+            &["serve", "--num-workers", "-1"],
+            &["recommend", "--config", "c.yaml", "--jobs", "-1"],
+            &["trace", "synth", "--input-tokens", "-1"],
+        ] {
+            let line = [&["ghostfleet"], line].concat();
+            let error = command().try_get_matches_from(&line).unwrap_err();
+            assert_eq!(
+                error.kind(),
+                clap::error::ErrorKind::ValueValidation,
+                "{line:?}: {error}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_beginning_of_a_flag_of_replay_means_the_flag() {
+        let parse = |flags: &[&str]| {
+            let line = [&["ghostfleet", "replay"], flags].concat();
+            let matches = command().try_get_matches_from(&line)?;
+            Cli::from_arg_matches(&matches)
+        };
+        let Ok(super::super::Command::Replay(args)) =
+            parse(&["--num-w", "2", "--replay-c=3", "--report-json", "r"]).map(|cli| cli.command)
+        else {
+            panic!("a flag is not known by its beginning");
+        };
+        assert_eq!((args.num_workers, args.replay_concurrency), (2, Some(3)));
+        assert_eq!((args.report_json.is_some(), args.report_jsonl), (true, None));
+        for ambiguous in [&["--num", "2"][..], &["--rep", "x"]] {
+            assert!(parse(ambiguous).is_err(), "{ambiguous:?}");
+        }
     }
 
     #[test]

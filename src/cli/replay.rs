@@ -4,14 +4,16 @@ use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
 
+use super::numbers;
 use crate::engine::Semantics;
 
 /// Replay a trace or synthetic load in virtual time.
 ///
 /// Give trace files, or --input-tokens, --output-tokens and --request-count with one of --replay-concurrency,
-/// --request-rate and --arrival-interval-ms. A flag given twice means its last value.
+/// --request-rate and --arrival-interval-ms. A flag given twice means its last value; the beginning of a flag, as far as no
+/// other begins like it, means the flag.
 #[derive(Debug, Clone, Parser)]
-#[command(args_override_self = true)]
+#[command(args_override_self = true, infer_long_args = true)]
 pub struct ReplayArgs {
     /// Trace; several shards only with --trace-format dynamo or weka.
     #[arg(value_name = "TRACE")]
@@ -20,58 +22,58 @@ pub struct ReplayArgs {
     #[arg(long, value_enum, default_value_t = TraceFormat::Mooncake)]
     pub trace_format: TraceFormat,
     /// Tokens per hash id [default: 512; for --trace-format dynamo what the trace says].
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, value_name = "TOKENS", value_parser = numbers::count)]
     pub trace_block_size: Option<u32>,
     /// Share of first prompts that a group has in common, 0 to 1; only for that of tool calls.
-    #[arg(long, value_name = "RATIO", default_value_t = 0.0)]
+    #[arg(long, value_name = "RATIO", default_value_t = 0.0, value_parser = numbers::real)]
     pub trace_shared_prefix_ratio: f64,
     /// Such groups; 0: nothing is shared.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = numbers::count)]
     pub trace_num_prefix_groups: u32,
     /// Synthetic load: prompt tokens of each request.
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, value_name = "TOKENS", value_parser = numbers::count)]
     pub input_tokens: Option<u32>,
     /// Synthetic load: tokens to generate for each.
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, value_name = "TOKENS", value_parser = numbers::count)]
     pub output_tokens: Option<u32>,
     /// Synthetic load: requests, or sessions with --turns-per-session above 1.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = numbers::count)]
     pub request_count: Option<u32>,
     /// Synthetic load: Poisson arrivals, mean requests per second.
-    #[arg(long, value_name = "PER_SECOND", allow_negative_numbers = true)]
+    #[arg(long, value_name = "PER_SECOND", allow_negative_numbers = true, value_parser = numbers::real)]
     pub request_rate: Option<f64>,
     /// Synthetic load: even arrivals, ms; 0: all at once.
-    #[arg(long, value_name = "MS", allow_negative_numbers = true)]
+    #[arg(long, value_name = "MS", allow_negative_numbers = true, value_parser = numbers::real)]
     pub arrival_interval_ms: Option<f64>,
     /// Seed of the arrival times.
-    #[arg(long, value_name = "SEED", default_value_t = 42)]
+    #[arg(long, value_name = "SEED", default_value_t = 42, value_parser = numbers::whole)]
     pub arrival_seed: u64,
     /// Synthetic load: requests of a session, one after the other.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = numbers::count)]
     pub turns_per_session: u32,
     /// Synthetic load: share of each prompt that a group has in common, 0 to 1.
-    #[arg(long, value_name = "RATIO", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "RATIO", default_value_t = 0.0, allow_negative_numbers = true, value_parser = numbers::real)]
     pub shared_prefix_ratio: f64,
     /// Synthetic load: such groups; 0: nothing is shared.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = numbers::count)]
     pub num_prefix_groups: u32,
     /// Synthetic load: wait between the turns of a session, ms.
-    #[arg(long, value_name = "MS", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "MS", default_value_t = 0.0, allow_negative_numbers = true, value_parser = numbers::real)]
     pub inter_turn_delay_ms: f64,
     /// Closed loop: so many requests (sessions) at a time; time stamps do not count.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = numbers::places)]
     pub replay_concurrency: Option<usize>,
     /// Divide arrival times and waits by this.
-    #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true, value_parser = numbers::real)]
     pub arrival_speedup_ratio: f64,
     /// Workers.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = numbers::count)]
     pub num_workers: u32,
     /// Prefill workers of a disaggregated fleet.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = numbers::count)]
     pub num_prefill_workers: u32,
     /// Decode workers of a disaggregated fleet.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = numbers::count)]
     pub num_decode_workers: u32,
     /// Engine arguments as JSON, flat (1.4.2) or nested (1.6.1).
     #[arg(long, value_name = "JSON")]
@@ -110,16 +112,16 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "VERSION")]
     pub aic_backend_version: Option<String>,
     /// Router-side model: tensor parallelism.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = numbers::count)]
     pub aic_tp_size: Option<u32>,
     /// Router-side model: tensor parallelism of experts.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = numbers::count)]
     pub aic_moe_tp_size: Option<u32>,
     /// Router-side model: expert parallelism.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = numbers::count)]
     pub aic_moe_ep_size: Option<u32>,
     /// Router-side model: data parallelism of attention.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = numbers::count)]
     pub aic_attention_dp_size: Option<u32>,
     /// Router-side model: number format of matrix products; auto: not set.
     #[arg(long, value_name = "DTYPE")]
@@ -137,7 +139,7 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "DTYPE")]
     pub aic_comm_dtype: Option<String>,
     /// Router-side model: drafted tokens.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = numbers::count)]
     pub aic_nextn: Option<u32>,
     /// Router-side model: chances of the drafted tokens, comma-separated.
     #[arg(long, value_name = "RATES")]
@@ -156,20 +158,20 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "CONFIG")]
     pub planner_config: Option<String>,
     /// Sweep points for the planner's start.
-    #[arg(long, value_name = "N", default_value_t = 8)]
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = numbers::count)]
     pub benchmark_granularity: u32,
     /// End at this virtual time, s; passes under way still count. Trace files and --replay-mode offline only.
-    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = numbers::real)]
     pub max_sim_time_seconds: Option<f64>,
     /// Good service: time to the first token, ms.
-    #[arg(long, value_name = "MS", allow_negative_numbers = true)]
+    #[arg(long, value_name = "MS", allow_negative_numbers = true, value_parser = numbers::real)]
     pub sla_ttft_ms: Option<f64>,
     /// Good service: mean time between tokens, ms.
-    #[arg(long, value_name = "MS", allow_negative_numbers = true)]
+    #[arg(long, value_name = "MS", allow_negative_numbers = true, value_parser = numbers::real)]
     pub sla_itl_ms: Option<f64>,
     /// Good service: arrival to last token, ms. Beside --sla-ttft-ms and --sla-itl-ms every bound that is given counts;
     /// Dynamo 1.6.1 itself and the YAML form of predict take it alone.
-    #[arg(long, value_name = "MS", allow_negative_numbers = true)]
+    #[arg(long, value_name = "MS", allow_negative_numbers = true, value_parser = numbers::real)]
     pub sla_e2e_ms: Option<f64>,
     /// Where the report goes: a file, or a directory for a name with the time in it [default: the current directory].
     #[arg(long, value_name = "PATH")]
@@ -205,11 +207,10 @@ pub struct ReplayArgs {
         long,
         value_name = "SEED",
         default_value_t = 0,
-        help_heading = "Beyond dynamo.replay"
-    )]
+        help_heading = "Beyond dynamo.replay", value_parser = numbers::whole)]
     pub seed: u64,
     /// KV routers that share the load; each knows what went through it, and the rest with `router_replica_sync` only.
-    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Beyond dynamo.replay")]
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Beyond dynamo.replay", value_parser = numbers::count)]
     pub router_replicas: u32,
     /// One line of JSON per tick of the planner: what it saw and what it decided.
     #[arg(
@@ -222,7 +223,7 @@ pub struct ReplayArgs {
     /// Deal the plays of a trace of request graphs to so many lanes, at least 1, one play at a time in each: a lane
     /// takes the next play when its own has nothing left to do. Only with --trace-format `agentic_mooncake`, weka, and
     /// dynamo where requests belong to agents; they are never played with --replay-concurrency.
-    #[arg(long, value_name = "N", help_heading = "Beyond dynamo.replay")]
+    #[arg(long, value_name = "N", help_heading = "Beyond dynamo.replay", value_parser = numbers::places)]
     pub agentic_lanes: Option<usize>,
     /// How long a cache change takes to reach the KV router, ms, from 0 on; ends of requests are heard at once. Only
     /// with --router-mode `kv_router` and --replay-mode offline.
@@ -230,8 +231,7 @@ pub struct ReplayArgs {
         long,
         value_name = "MS",
         default_value_t = 0.0,
-        help_heading = "Beyond dynamo.replay"
-    )]
+        help_heading = "Beyond dynamo.replay", value_parser = numbers::real)]
     pub kv_event_lag_ms: f64,
 }
 

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::ConfigError;
 use super::engine_keys::Meaning::{
-    AnyCase, Count, Limit, NoEffect, NotNull, Object, Section, Setting, Unmodelled, With, ZeroIsDefault,
+    AnyCase, BeyondOne, Count, Limit, NoEffect, NotNull, Object, Section, Setting, Unmodelled, With, ZeroIsDefault,
 };
 use super::engine_keys::{FLAT, Key, NESTED};
 use super::layers::Origin;
@@ -132,16 +132,18 @@ fn walk(
             (Object | Section | With(_), _) => return Err(format!("`{path}` must be an object")),
             (Unmodelled(assumed), value) if assumed.is(value) => continue,
             (Unmodelled(_), value) => return Err(format!("`{path}` is not modelled; leave it out (it is {value})")),
-            (NotNull(_) | Count(_) | AnyCase(_) | ZeroIsDefault(_), Value::Null) => {
+            (NotNull(_) | BeyondOne(_) | Count(_) | AnyCase(_) | ZeroIsDefault(_), Value::Null) => {
                 return Err(format!("`{path}` must not be null"));
             }
             (Count(_), value) if value == &json!(0) => return Err(format!("`{path}` 0 must be at least 1")),
             (Limit(setting), Value::Null) => (setting, Value::from("unlimited")),
             (ZeroIsDefault(_), value) if value == &json!(0) => continue,
+            (BeyondOne(_), value) if value == &json!(1) => continue,
             (AnyCase(setting), Value::String(word)) => (setting, Value::from(word.to_lowercase())),
             (
                 Setting(setting)
                 | NotNull(setting)
+                | BeyondOne(setting)
                 | Count(setting)
                 | Limit(setting)
                 | ZeroIsDefault(setting)
@@ -231,7 +233,8 @@ mod tests {
             for (index, (path, meaning)) in keys.iter().enumerate() {
                 assert!(keys[..index].iter().all(|(other, _)| other != path), "{path} twice");
                 match meaning {
-                    Setting(name) | NotNull(name) | Count(name) | Limit(name) | ZeroIsDefault(name) | AnyCase(name) => {
+                    Setting(name) | NotNull(name) | BeyondOne(name) | Count(name) | Limit(name)
+                    | ZeroIsDefault(name) | AnyCase(name) => {
                         assert!(Settings::GROUP_KEYS.contains(name), "{path} -> {name}");
                     }
                     Object | Section | With(_) | NoEffect | Unmodelled(_) => {}

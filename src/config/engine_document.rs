@@ -11,7 +11,8 @@ use super::choices::{Finite, TransferTiming};
 use super::engine_args;
 use super::group;
 use super::layers::{Layered, Origin};
-use super::rules::{check_built_in, check_ranges};
+use super::parallelism;
+use super::rules::{check_built_in, check_ranges, refused};
 use super::settings::Settings;
 use crate::engine::{EngineConfig, Fidelity, KvTransfer, Semantics};
 
@@ -23,6 +24,8 @@ pub struct EngineDocument {
     pub engine: EngineConfig,
     /// Data-parallel ranks.
     pub data_parallel_size: u32,
+    /// GPUs of all ranks of a worker: passes are as fast with any number of them.
+    pub gpus: u32,
     /// From registration to readiness.
     pub startup_time: Duration,
     /// The link between prefill and decode workers.
@@ -59,9 +62,11 @@ impl EngineDocument {
         layered.put_document(document, &named_by);
         let layered = layered.complete()?;
         check_ranges(&layered)?;
-        let s = layered.settings()?;
+        let mut s = layered.settings()?;
+        let gpus = parallelism::take(&layered, &mut s)?;
         group::check_together(&layered, &s)?;
         check_built_in(&layered, false)?;
+        check_worker_type(&layered)?;
         let engine = group::engine(&layered, &s)?;
         Ok(Self {
             // The peer's engine never sees the markers: only clients do.
@@ -70,6 +75,7 @@ impl EngineDocument {
                 ..engine
             },
             data_parallel_size: s.data_parallel_size.unwrap_or(1),
+            gpus,
             startup_time: group::startup_time(&layered, &s)?,
             transfer: KvTransfer {
                 bytes_per_token: s.kv_bytes_per_token,
@@ -80,6 +86,19 @@ impl EngineDocument {
             profile: s.planner_profile_data,
         })
     }
+}
+
+/// A document says its role in one of two ways.
+///
+/// # Errors
+/// [`ConfigError::Value`] names the worker type.
+fn check_worker_type(layered: &Layered) -> Result<(), ConfigError> {
+    let is_said = |key: &str| matches!(layered.origin(key), Some(Origin::EngineArgs { .. }));
+    if is_said("disaggregation_mode") && (is_said("is_prefill_worker") || is_said("is_decode_worker")) {
+        let why = "stands beside is_prefill or is_decode; give one of them";
+        return Err(refused(layered, "disaggregation_mode", why));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -104,6 +123,26 @@ mod tests {
             let limits = (engine.max_num_seqs, engine.max_num_batched_tokens);
             assert_eq!(limits, (Some(256), Some(8192)));
             assert_eq!((document.data_parallel_size, engine.role), (1, WorkerRole::Aggregated));
+        }
+    }
+
+    #[test]
+    fn without_a_model_parallelism_counts_gpus_and_ranks() {
+        for (document, ranks, gpus) in [
+            ("{}", 1, 1),
+            (r#"{"dp_size": 3}"#, 3, 3),
+            (r#"{"aic_tp_size": 2, "dp_size": 2, "aic_moe_ep_size": 8}"#, 2, 4),
+            (r#"{"aic_attention_dp_size": 2, "aic_system": "h200_sxm"}"#, 2, 2),
+            (r#"{"aic_attention_dp_size": 2, "dp_size": 2, "aic_tp_size": 3}"#, 2, 6),
+            (
+                r#"{"engine": {"block_size": 64}, "tensor_parallel_size": 2, "dp_size": 2}"#,
+                2,
+                4,
+            ),
+        ] {
+            let read = read(document);
+            let found = (read.data_parallel_size, read.engine.data_parallel_size, read.gpus);
+            assert_eq!(found, (ranks, ranks, gpus), "{document}");
         }
     }
 
@@ -180,6 +219,23 @@ mod tests {
                 ["`engine.timing_model`", "0 or greater"],
             ),
             (r#"{"aic_backend": "vllm"}"#, ["AIC performance model", "does not have"]),
+            (
+                r#"{"aic_backend": "vllm", "aic_tp_size": 2}"#,
+                ["AIC performance model", "does not have"],
+            ),
+            (r#"{"aic_tp_size": 0}"#, ["`aic_tp_size` 0", "at least 1"]),
+            (
+                r#"{"engine": {}, "tensor_parallel_size": 0}"#,
+                ["`tensor_parallel_size` 0", "at least 1"],
+            ),
+            (
+                r#"{"aic_attention_dp_size": 2, "dp_size": 3}"#,
+                ["`aic_attention_dp_size` 2", "dp_size, which is 3"],
+            ),
+            (
+                r#"{"worker_type": "aggregated", "is_prefill": false}"#,
+                ["`worker_type`", "give one of them"],
+            ),
             ("[1]", ["--prefill-engine-args", "absent"]),
         ] {
             let error = EngineDocument::read("--prefill-engine-args", document)

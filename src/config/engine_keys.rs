@@ -13,6 +13,8 @@ pub(super) enum Meaning {
     Setting(&'static str),
     /// A setting; null is refused.
     NotNull(&'static str),
+    /// A number that is 1 anyway; null is refused.
+    BeyondOne(&'static str),
     /// A number of things of which there must be one: neither null nor 0.
     Count(&'static str),
     /// A limit; null takes it away.
@@ -40,7 +42,6 @@ pub(super) enum Assumed {
     /// Yes or no: the worker decides it by its role and its prefix cache, as the peer's does.
     Either,
     NoneOf,
-    One,
     Word(&'static str),
 }
 
@@ -50,7 +51,6 @@ impl Assumed {
             Self::Nothing => value.is_null(),
             Self::Either => value.is_boolean(),
             Self::NoneOf => value == &json!([]),
-            Self::One => value == &json!(1),
             Self::Word(word) => value == &json!(word),
         }
     }
@@ -58,7 +58,9 @@ impl Assumed {
 
 pub(super) type Key = (&'static str, Meaning);
 
-use Meaning::{AnyCase, Count, Limit, NoEffect, NotNull, Object, Section, Setting, Unmodelled, With, ZeroIsDefault};
+use Meaning::{
+    AnyCase, BeyondOne, Count, Limit, NoEffect, NotNull, Object, Section, Setting, Unmodelled, With, ZeroIsDefault,
+};
 
 /// Dynamo 1.4.2.
 pub(super) const FLAT: &[Key] = &[
@@ -141,7 +143,7 @@ pub(super) const FLAT: &[Key] = &[
 /// Dynamo 1.6.1.
 pub(super) const NESTED: &[Key] = &[
     ("dp_size", NotNull("data_parallel_size")),
-    ("tensor_parallel_size", Unmodelled(Assumed::One)),
+    ("tensor_parallel_size", BeyondOne("aic_tp_size")),
     ("startup_time", Setting("startup_time")),
     ("num_gpu_blocks_is_explicit", NoEffect),
     ("gpu_memory_utilization", Setting("gpu_memory_utilization")),

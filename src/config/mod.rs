@@ -16,6 +16,7 @@ pub mod labels;
 pub mod layers;
 mod lora;
 pub mod native;
+mod parallelism;
 mod ports;
 mod rules;
 pub mod settings;

@@ -134,6 +134,23 @@ pub(super) fn check_ranges(layered: &Layered) -> Result<(), ConfigError> {
 /// comparisons with the peer run it, is the same whatever they say.
 const NOT_OF_THE_ENGINE: &[&str] = &["zmq_kv_events_ports", "zmq_replay_ports"];
 
+/// Settings of the AIC performance model that an engine alone does not look at as long as no backend turns the model on:
+/// Dynamo's replay takes them, and so much of them as counts GPUs and ranks is taken by [`super::parallelism`].
+const IDLE_WITHOUT_A_MODEL: &[&str] = &[
+    "aic_system",
+    "aic_backend_version",
+    "aic_model_path",
+    "aic_tp_size",
+    "aic_moe_tp_size",
+    "aic_moe_ep_size",
+    "aic_attention_dp_size",
+    "aic_gemm_dtype",
+    "aic_moe_dtype",
+    "aic_fmha_dtype",
+    "aic_kv_cache_dtype",
+    "aic_comm_dtype",
+];
+
 /// What to say instead.
 fn way_out(key: &str) -> &'static str {
     match key {
@@ -151,7 +168,7 @@ const NOTHING_ASKED: &[(&str, &str)] = &[("response_plane", "tcp")];
 /// [`ConfigError::Value`].
 pub(super) fn check_built_in(layered: &Layered, live: bool) -> Result<(), ConfigError> {
     for &(key, part) in NOT_BUILT_IN {
-        if !live && NOT_OF_THE_ENGINE.contains(&key) {
+        if !live && (NOT_OF_THE_ENGINE.contains(&key) || IDLE_WITHOUT_A_MODEL.contains(&key)) {
             continue;
         }
         let asks = |value: &Value| {

@@ -220,7 +220,13 @@ impl Client {
         self.silent(error, self.patience)
             .unwrap_or_else(|| ClientError::Unreachable {
                 url: self.url.clone(),
-                reason: error.to_string(),
+                reason: match error.to_string() {
+                    // What a TLS client makes of an answer in plain HTTP.
+                    text if text.contains("InvalidContentType") => {
+                        "it does not speak TLS there; use http://".to_owned()
+                    }
+                    text => text,
+                },
             })
     }
 

@@ -36,7 +36,7 @@ pub(super) struct Ask {
 }
 
 /// What came of it. Times are since it was sent.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Answer {
     pub(super) first: Option<Duration>,
     pub(super) last: Option<Duration>,
@@ -44,6 +44,8 @@ pub(super) struct Answer {
     pub(super) heard: Heard,
     /// What it ought to consist of, held against what has come.
     pub(super) content: Option<Content>,
+    /// That could be told.
+    pub(super) is_judged: bool,
     pub(super) failure: Option<Failure>,
 }
 
@@ -62,10 +64,8 @@ pub(super) async fn ask(ask: Ask, connections: &Connections, answer: &mut Answer
     let first_deadline = deadline.min(begun + ask.first_token_timeout);
     let outcome = exchange(ask, connections, begun, (first_deadline, deadline), answer).await;
     if let Err(failure) = outcome {
-        if let Some(last) = answer.last {
-            // Silence up to the failure is silence too.
-            answer.gap = answer.gap.max(begun.elapsed().saturating_sub(last));
-        }
+        // Silence up to the failure is silence too.
+        answer.give_up(begun.elapsed());
         answer.failure = Some(failure);
     }
 }
@@ -140,26 +140,42 @@ async fn exchange(
 }
 
 impl Answer {
-    /// Holds the ids that have come against what they ought to be.
+    /// Holds what has come against what it ought to be.
     fn compare(&mut self) {
         let ids = self.heard.ids.drain(..);
         if let Some(content) = &mut self.content {
             content.take(ids);
+            content.read(&self.heard.text);
         }
+        self.heard.text.clear();
+    }
+
+    /// How many tokens it has: as its usage says, or as many ids as have come.
+    pub(super) fn counted(&self) -> Option<u32> {
+        let told = self.content.as_ref().and_then(Content::told);
+        self.heard.usage_tokens.or(told)
     }
 
     /// Whether it is whole, as long as `asked`, and what was given.
-    fn verdict(&self, asked: Option<u32>) -> Result<(), Failure> {
-        verdict(&self.heard, asked)?;
+    fn verdict(&mut self, asked: Option<u32>) -> Result<(), Failure> {
+        verdict(&self.heard, self.counted(), asked)?;
         let content = self.content.as_ref();
-        let judged = content.map_or(Ok(()), |content| content.verdict(self.heard.usage_tokens));
-        judged.map_err(|why| failure("wrong_tokens", why))
+        let judged = content.map_or(Ok(false), |content| content.verdict(self.heard.usage_tokens));
+        self.is_judged = judged.map_err(|why| failure("wrong_content", why))?;
+        Ok(())
+    }
+
+    /// Its client gives up on it after `waited`: what it has waited in vain since the last token is silence.
+    pub(super) fn give_up(&mut self, waited: Duration) {
+        if let Some(last) = self.last {
+            self.gap = self.gap.max(waited.saturating_sub(last));
+        }
     }
 }
 
-/// Whether an answer that has ended is whole, and no longer than that. Its length is what its usage says: a piece may hold
+/// Whether an answer that has ended is whole, and no longer than that. Its length is what it tells itself: a piece may hold
 /// several tokens, or none that can be shown yet.
-fn verdict(heard: &Heard, asked: Option<u32>) -> Result<(), Failure> {
+fn verdict(heard: &Heard, counted: Option<u32>, asked: Option<u32>) -> Result<(), Failure> {
     if let Some(error) = &heard.error {
         return Err(failure("error_event", error));
     }
@@ -179,7 +195,7 @@ fn verdict(heard: &Heard, asked: Option<u32>) -> Result<(), Failure> {
             format!("ended after {texts} pieces without {missing}"),
         ));
     }
-    let Some((given, asked)) = heard.usage_tokens.zip(asked) else {
+    let Some((given, asked)) = counted.zip(asked) else {
         return Ok(());
     };
     let kind = match given.cmp(&asked) {
@@ -189,7 +205,7 @@ fn verdict(heard: &Heard, asked: Option<u32>) -> Result<(), Failure> {
     };
     Err(failure(
         kind,
-        format!("its usage says {given} tokens, and {asked} were asked for"),
+        format!("it has {given} tokens, and {asked} were asked for"),
     ))
 }
 
@@ -245,7 +261,9 @@ mod tests {
     use crate::drill::content::tests::{content, tokens};
 
     fn kind(heard: &Heard, asked: Option<u32>) -> Option<String> {
-        verdict(heard, asked).err().map(|failure| failure.kind)
+        verdict(heard, heard.usage_tokens, asked)
+            .err()
+            .map(|failure| failure.kind)
     }
 
     #[test]
@@ -279,13 +297,13 @@ mod tests {
 
     #[test]
     fn an_answer_of_other_tokens_than_the_workers_gave_is_no_answer() {
-        let told = |ids: Vec<u32>| {
+        let told = |ids: Vec<u32>, usage_tokens| {
             let mut answer = Answer {
                 content: Some(content()),
                 heard: Heard {
                     finished: true,
                     done: true,
-                    usage_tokens: Some(10),
+                    usage_tokens,
                     ids,
                     ..Heard::default()
                 },
@@ -294,10 +312,16 @@ mod tests {
             answer.compare();
             answer.verdict(Some(10)).err().map(|failure| failure.kind)
         };
-        assert_eq!(told(tokens(0..10)), None);
-        let repeated = told([tokens(0..6), tokens(0..4)].concat());
-        assert_eq!(repeated.as_deref(), Some("wrong_tokens"));
-        assert!(Failure::KINDS.contains(&"wrong_tokens"));
+        assert_eq!(told(tokens(0..10), Some(10)), None);
+        assert_eq!(told(tokens(0..10), None), None);
+        assert_eq!(
+            told(tokens(0..7), None).as_deref(),
+            Some("short_answer"),
+            "ids tell a length, too"
+        );
+        let repeated = told([tokens(0..6), tokens(0..4)].concat(), Some(10));
+        assert_eq!(repeated.as_deref(), Some("wrong_content"));
+        assert!(Failure::KINDS.contains(&"wrong_content"));
     }
 
     #[test]
@@ -312,7 +336,7 @@ mod tests {
                 done,
                 ..Heard::default()
             };
-            let failure = verdict(&heard, None).unwrap_err();
+            let failure = verdict(&heard, None, None).unwrap_err();
             assert_eq!(failure.kind, "truncated");
             assert!(failure.detail.ends_with(lacks), "{}", failure.detail);
         }

@@ -1,36 +1,55 @@
 //! Whether an answer consists of the tokens that the workers gave, each once and in order.
 //!
 //! A load sends a seed with each request, and the tokens of an answer follow from that seed and their position alone, on
-//! whichever worker they come about. So a client that is told the ids of the tokens knows them beforehand: what a router
-//! repeats, leaves out or mixes up when it moves a stream shows, also where the number of tokens is right.
+//! whichever worker they come about. So a client knows them beforehand: what a router repeats, leaves out or mixes up shows,
+//! also where the number of tokens is right. Ids are compared where they are told, and the text in any case, without its
+//! blanks: how words are joined is a detokenizer's own affair.
+
+use std::sync::Arc;
 
 use crate::engine::SeededTokens;
+use crate::model::tokenizer::ModelTokenizer;
 use crate::transport::intake::token_key;
 use crate::types::Token;
 
 /// Tokens from where an answer goes astray that are looked for elsewhere in it: enough to be there by no chance.
 const TRACE: usize = 4;
 
+/// Text that is kept for each token asked for, bytes: more is another text.
+const KEPT_PER_TOKEN: usize = 256;
+
+/// What all answers of a fleet consist of.
+#[derive(Clone)]
+pub(super) struct Foretold {
+    pub(super) tokens: SeededTokens,
+    /// Without it only ids are compared.
+    pub(super) tokenizer: Option<Arc<ModelTokenizer>>,
+}
+
 /// One answer, as far as it has come.
-#[derive(Debug, Clone)]
 pub(super) struct Content {
-    tokens: SeededTokens,
+    foretold: Foretold,
     key: u64,
     prompt_tokens: u32,
+    asked: u32,
     told: u32,
     /// From where on it is another one, and how it goes on.
     astray: Option<(u32, Vec<Token>)>,
+    /// Its text without blanks.
+    text: String,
 }
 
 impl Content {
-    /// Of the answer to a prompt of so many tokens that was sent with `seed`.
-    pub(super) fn new(tokens: SeededTokens, seed: i64, prompt_tokens: u32) -> Self {
+    /// Of the answer of so many tokens to a prompt of so many that was sent with `seed`.
+    pub(super) fn new(foretold: Foretold, seed: i64, (prompt_tokens, asked): (u32, u32)) -> Self {
         Self {
-            tokens,
+            foretold,
             key: token_key(Some(seed), "", 0),
             prompt_tokens,
+            asked,
             told: 0,
             astray: None,
+            text: String::new(),
         }
     }
 
@@ -50,31 +69,76 @@ impl Content {
         }
     }
 
-    /// How many ids have come.
-    pub(super) fn told(&self) -> u32 {
-        self.told
+    /// Text that has come.
+    pub(super) fn read(&mut self, text: &str) {
+        let most = (self.asked as usize + 1).saturating_mul(KEPT_PER_TOKEN);
+        if self.foretold.tokenizer.is_some() && self.text.len() <= most {
+            self.text.extend(text.split_whitespace());
+        }
     }
 
-    /// Whether it is all as it was given. `counted`: how many tokens the answer itself says that it has. Of an answer that
-    /// tells no ids nothing is known.
+    /// How many ids have come; `None`: they are not told.
+    pub(super) fn told(&self) -> Option<u32> {
+        (self.told > 0).then_some(self.told)
+    }
+
+    /// Whether it is all as it was given. `counted`: how many tokens the answer itself says that it has. The answer is
+    /// whether that could be told at all.
     ///
     /// # Errors
     /// What is wrong with it.
-    pub(super) fn verdict(&self, counted: Option<u32>) -> Result<(), String> {
+    pub(super) fn verdict(&self, counted: Option<u32>) -> Result<bool, String> {
         if let Some((at, trace)) = &self.astray {
             return Err(self.explain(*at, trace));
         }
-        match counted {
-            Some(counted) if self.told > 0 && counted != self.told => Err(format!(
-                "ids of {} tokens came, and its usage says {counted}",
-                self.told
-            )),
-            Some(_) | None => Ok(()),
+        match (self.told(), counted) {
+            (Some(told), Some(counted)) if told != counted => {
+                return Err(format!("ids of {told} tokens came, and its usage says {counted}"));
+            }
+            (Some(_) | None, _) => {}
         }
+        let Some(expected) = self.expected_text(counted) else {
+            return Ok(self.told > 0);
+        };
+        if self.text == expected {
+            return Ok(true);
+        }
+        let common = expected
+            .bytes()
+            .zip(self.text.bytes())
+            .take_while(|(a, b)| a == b)
+            .count();
+        let rest = |text: &str| -> String {
+            text.chars()
+                .skip(text[..common.min(text.len())].chars().count())
+                .take(24)
+                .collect()
+        };
+        let why = match (common, self.told > 0) {
+            (0, false) => "; does the router hand the request's seed to workers?",
+            _ => "",
+        };
+        Err(format!(
+            "its text is another: after {common} bytes that are right (blanks left out) it goes on with {:?} instead of \
+             {:?}{why}",
+            rest(&self.text),
+            rest(&expected)
+        ))
+    }
+
+    /// Its text without blanks; `None`: there is no telling, as of characters that are told in pieces.
+    fn expected_text(&self, counted: Option<u32>) -> Option<String> {
+        let tokenizer = self.foretold.tokenizer.as_ref()?;
+        let many = self.told().or(counted).unwrap_or(self.asked);
+        let ids: Vec<Token> = (0..many).map(|index| self.expected(index)).collect();
+        let text = tokenizer.decode(&ids, true).ok()?;
+        (!text.contains(char::REPLACEMENT_CHARACTER)).then(|| text.split_whitespace().collect())
     }
 
     fn expected(&self, index: u32) -> Token {
-        self.tokens.token(self.key, self.prompt_tokens.saturating_add(index))
+        self.foretold
+            .tokens
+            .token(self.key, self.prompt_tokens.saturating_add(index))
     }
 
     fn explain(&self, at: u32, trace: &[Token]) -> String {
@@ -99,10 +163,16 @@ impl Content {
 pub(super) mod tests {
     use super::*;
     use crate::engine::EngineConfig;
+    use crate::model::{HubOptions, Model};
 
     /// Of the answer to a prompt of 8 tokens that was sent with seed 5.
     pub(in crate::drill) fn content() -> Content {
-        Content::new(SeededTokens::of(&EngineConfig::default()).unwrap(), 5, 8)
+        of_model(None)
+    }
+
+    fn of_model(tokenizer: Option<Arc<ModelTokenizer>>) -> Content {
+        let tokens = SeededTokens::of(&EngineConfig::default()).unwrap();
+        Content::new(Foretold { tokens, tokenizer }, 5, (8, 20))
     }
 
     /// Its tokens.
@@ -111,7 +181,7 @@ pub(super) mod tests {
         range.map(|index| content.expected(index)).collect()
     }
 
-    fn verdict(ids: &[Vec<Token>], counted: Option<u32>) -> Result<(), String> {
+    fn verdict(ids: &[Vec<Token>], counted: Option<u32>) -> Result<bool, String> {
         let mut content = content();
         for ids in ids {
             content.take(ids.iter().copied());
@@ -121,9 +191,12 @@ pub(super) mod tests {
 
     #[test]
     fn an_answer_as_it_was_given_is_right_however_it_is_cut_into_pieces() {
-        assert_eq!(verdict(&[tokens(0..1), tokens(1..7), tokens(7..20)], Some(20)), Ok(()));
-        assert_eq!(verdict(&[tokens(0..20)], None), Ok(()));
-        assert_eq!(verdict(&[], Some(20)), Ok(()), "ids that nobody tells say nothing");
+        assert_eq!(
+            verdict(&[tokens(0..1), tokens(1..7), tokens(7..20)], Some(20)),
+            Ok(true)
+        );
+        assert_eq!(verdict(&[tokens(0..20)], None), Ok(true));
+        assert_eq!(verdict(&[], Some(20)), Ok(false), "ids that nobody tells say nothing");
     }
 
     #[test]
@@ -148,5 +221,42 @@ pub(super) mod tests {
             let error = verdict(&ids, Some(20)).unwrap_err();
             assert!(error.contains(words), "{words}: {error}");
         }
+    }
+
+    #[test]
+    fn a_text_is_that_of_its_tokens_but_for_blanks() {
+        let model = Model::resolve("config/tiny-model", &HubOptions::default()).unwrap();
+        let tokenizer = Arc::new(ModelTokenizer::load(&model).unwrap());
+        let text = |range| tokenizer.decode(&tokens(range), true).unwrap();
+        let verdict = |pieces: &[String], counted| {
+            let mut content = of_model(Some(Arc::clone(&tokenizer)));
+            for piece in pieces {
+                content.read(piece);
+            }
+            content.verdict(counted)
+        };
+        assert_eq!(verdict(&[text(0..20)], Some(20)), Ok(true));
+        assert_eq!(verdict(&[text(0..7), " ".to_owned(), text(7..20)], None), Ok(true));
+        assert_eq!(
+            verdict(&[text(0..12)], Some(12)),
+            Ok(true),
+            "its length is judged elsewhere"
+        );
+        for (wrong, counted) in [
+            (vec![text(0..12), text(0..8)], Some(20)),
+            (vec![text(0..12)], None),
+            (vec![text(0..12), text(13..20)], Some(20)),
+            (vec![text(0..20), text(0..20)], Some(20)),
+            (vec!["X".repeat(1 << 20)], Some(20)),
+            (Vec::new(), Some(20)),
+        ] {
+            let error = verdict(&wrong, counted).unwrap_err();
+            assert!(error.starts_with("its text is another") && error.len() < 300, "{error}");
+        }
+        let mut content = of_model(Some(Arc::clone(&tokenizer)));
+        for _ in 0..100_000 {
+            content.read("without an end ");
+        }
+        assert!(content.text.len() < 10_000, "{}", content.text.len());
     }
 }

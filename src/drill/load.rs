@@ -14,11 +14,10 @@ use tokio_util::task::TaskTracker;
 
 use super::client::{self, Answer, Ask, failure};
 use super::connections::Connections;
-use super::content::Content;
+use super::content::{Content, Foretold};
 use super::plan::Plan;
 use super::record::{Failure, Request};
 use super::scenario::load::Load;
-use crate::engine::SeededTokens;
 use crate::types::Token;
 
 /// A client of a closed loop whose request fails at once tries again no sooner than this.
@@ -89,7 +88,7 @@ pub(super) struct Shared {
     pub(super) plan: Plan,
     pub(super) targets: Targets,
     /// What answers consist of; `None`: nobody knows it beforehand.
-    tokens: Option<SeededTokens>,
+    foretold: Option<Foretold>,
     /// The drill's start.
     pub(super) epoch: Instant,
     pub(super) results: Arc<Mutex<Vec<Request>>>,
@@ -105,7 +104,7 @@ impl Shared {
     pub(super) fn new(
         (position, load): (usize, Load),
         model: String,
-        (plan, targets, tokens): (Plan, Targets, Option<SeededTokens>),
+        (plan, targets, foretold): (Plan, Targets, Option<Foretold>),
         epoch: Instant,
         results: Arc<Mutex<Vec<Request>>>,
         give_up: CancellationToken,
@@ -118,7 +117,7 @@ impl Shared {
             model,
             plan,
             targets,
-            tokens,
+            foretold,
             epoch,
             results,
             give_up,
@@ -165,9 +164,10 @@ impl Shared {
     /// Sends a request and notes what became of it. Returns whether it went well.
     async fn run(&self, number: u64) -> bool {
         let sent = Instant::now();
-        let content = |tokens| Content::new(tokens, self.plan.seed(number), self.load.prompt_tokens);
+        let length = (self.load.prompt_tokens, self.load.output_tokens);
+        let content = |foretold| Content::new(foretold, self.plan.seed(number), length);
         let mut answer = Answer {
-            content: self.tokens.map(content),
+            content: self.foretold.clone().map(content),
             ..Answer::default()
         };
         match self.targets.pick(number) {
@@ -188,6 +188,7 @@ impl Shared {
                 };
                 self.in_flight.fetch_sub(1, Relaxed);
                 if !over {
+                    answer.give_up(sent.elapsed());
                     answer.failure = Some(failure("unfinished", "the drill was over"));
                 }
             }
@@ -200,8 +201,9 @@ impl Shared {
     fn note(&self, number: u64, sent: Instant, answer: Answer) {
         let sent_at = self.seconds(sent);
         let after = |span: Duration| sent_at + span.as_secs_f64();
+        let counted = answer.counted();
         let heard = answer.heard;
-        let tokens = match (&answer.failure, heard.usage_tokens) {
+        let tokens = match (&answer.failure, counted) {
             (None, Some(tokens)) => tokens,
             (Some(_), _) | (None, None) => heard.texts,
         };
@@ -213,8 +215,8 @@ impl Shared {
             last: answer.last.map(after),
             ended: self.seconds(Instant::now()),
             tokens,
-            is_counted: heard.usage_tokens.is_some(),
-            has_ids: answer.content.is_some_and(|content| content.told() > 0),
+            is_counted: counted.is_some(),
+            is_judged: answer.is_judged,
             gap: answer.gap.as_secs_f64(),
             failure: answer.failure,
             id: heard.id,

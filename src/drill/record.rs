@@ -199,7 +199,10 @@ impl Record {
     pub fn note_unjudged(&mut self, unforetold: Option<&str>) {
         let answers = || self.requests.iter().filter(|request| request.failure.is_none());
         let uncounted = answers().filter(|request| !request.is_counted).count();
-        let (all, unnamed) = (answers().count(), answers().filter(|request| !request.has_ids).count());
+        let (all, unnamed) = (
+            answers().count(),
+            answers().filter(|request| !request.is_judged).count(),
+        );
         let mut notes = Vec::new();
         if uncounted > 0 {
             notes.push(format!(
@@ -210,12 +213,26 @@ impl Record {
         match unforetold {
             Some(why) if all > 0 => notes.push(format!("what answers consist of was not looked at: {why}")),
             None if unnamed > 0 => notes.push(format!(
-                "{unnamed} answers came without the ids of their tokens (nvext.completion_token_ids): nobody can tell \
+                "{unnamed} answers tell neither the ids of their tokens nor a text that can be compared: nobody knows \
                  whether they are what the workers gave"
             )),
             Some(_) | None => {}
         }
         self.notes.extend(notes);
+    }
+
+    /// Two clients cannot have one answer: whoever has it second has another's.
+    pub fn refuse_shared_answers(&mut self) {
+        let mut seen: BTreeSet<&str> = BTreeSet::new();
+        for request in &mut self.requests {
+            let Some(id) = &request.id else { continue };
+            if !seen.insert(id) && request.failure.is_none() {
+                request.failure = Some(Failure {
+                    kind: "wrong_content".to_owned(),
+                    detail: format!("its id {id} is that of another client's answer"),
+                });
+            }
+        }
     }
 
     /// Takes out requests that the drill has sent for its own ends.
@@ -289,6 +306,7 @@ pub(super) mod tests {
                 at: 4.0,
                 lines: vec!["w1 crash".into()],
                 disturbs: true,
+                may_miss: false,
                 faults: Vec::new(),
                 victims: vec![1],
                 errors: Vec::new(),
@@ -333,17 +351,36 @@ pub(super) mod tests {
         record.note_unjudged(None);
         assert!(record.notes.is_empty(), "{:?}", record.notes);
         record.requests[0].is_counted = false;
-        record.requests[0].has_ids = false;
+        record.requests[0].is_judged = false;
         record.note_unjudged(None);
         record.note_unjudged(Some("they think"));
         let starts = |index: usize, words: &str| record.notes[index].starts_with(words);
         assert!(starts(0, "1 answers came without usage"), "{:?}", record.notes);
-        assert!(starts(1, "1 answers came without the ids"), "{:?}", record.notes);
+        assert!(starts(1, "1 answers tell neither the ids"), "{:?}", record.notes);
         assert!(
             starts(3, "what answers consist of was not looked at: they think"),
             "{:?}",
             record.notes
         );
+    }
+
+    #[test]
+    fn an_answer_that_two_clients_get_is_wrong_for_one_of_them() {
+        let mut record = record();
+        let with_id = |id: &str| Request {
+            id: Some(id.to_owned()),
+            ..request(1.0, 0.1)
+        };
+        record.requests = vec![
+            with_id("cmpl-a"),
+            with_id("cmpl-b"),
+            with_id("cmpl-a"),
+            request(1.0, 0.1),
+            request(1.0, 0.1),
+        ];
+        record.refuse_shared_answers();
+        let failed: Vec<usize> = (0..5).filter(|at| record.requests[*at].failure.is_some()).collect();
+        assert_eq!(failed, [2]);
     }
 
     #[test]

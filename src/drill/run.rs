@@ -19,7 +19,7 @@ use super::load::{self, Pace, Shared, Targets};
 use super::plan::Plan;
 use super::process::{Process, Surroundings};
 use super::program::{self, Job};
-use super::record::{Drift, Moment, ProgramRun, Record, Request, Witness};
+use super::record::{Drift, ProgramRun, Record, Request, Witness};
 use super::refuse;
 use super::report::Report;
 use super::router::{self, Expected};
@@ -332,7 +332,7 @@ impl Stage<'_> {
             let shared = Arc::new(Shared::new(
                 (position, load.clone()),
                 load.model.clone().unwrap_or_else(|| self.config.model_name.clone()),
-                (plan, targets, foretold.ok()),
+                (plan, targets, foretold.clone().ok()),
                 epoch,
                 Arc::clone(&results),
                 give_up.clone(),
@@ -425,12 +425,15 @@ impl Stage<'_> {
         record.moments = marks.tell(&record.journal);
         record.moments.retain(|moment| !moment.mark.starts_with(step::OWN));
         if broken.is_none() {
-            let idle: Vec<String> = record.moments.iter().flat_map(Moment::idle).collect();
-            record.notes.extend(idle);
+            let has_router = record.has_frontend;
+            let moments = record.moments.iter_mut();
+            let missed: Vec<String> = moments.flat_map(|moment| moment.look_for_misses(has_router)).collect();
+            record.notes.extend(missed);
         }
         let own = truth.map_or_else(Vec::new, Truth::own_requests);
         record.leave_out(&own.into_iter().collect());
         record.join();
+        record.refuse_shared_answers();
         record.note_unjudged(foretold.err());
         (record, broken.or_else(|| self.stop.reason()))
     }

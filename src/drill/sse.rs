@@ -107,6 +107,8 @@ pub struct Heard {
     pub texts: u32,
     /// Ids of tokens that have come since somebody took them from here.
     pub ids: Vec<Token>,
+    /// Text, likewise.
+    pub text: String,
     /// Tokens, as the usage at the end says.
     pub usage_tokens: Option<u32>,
     /// A finish reason has come.
@@ -161,6 +163,7 @@ impl Heard {
         for choice in chunk.choices {
             let ends = choice.finish_reason.is_some();
             self.finished |= ends;
+            self.text.extend(choice.text.as_deref());
             // The piece that only ends an answer is no token.
             self.ids.extend(choice.token_ids.into_iter().flatten());
             has_text |= choice.text.is_some_and(|text| !(ends && text.is_empty()));

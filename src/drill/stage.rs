@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 
+use super::content::Foretold;
 use super::error::DrillError;
 use super::process::Places;
 use super::router::Expected;
@@ -11,6 +13,8 @@ use super::scenario::{Fleet, Scenario};
 use crate::cluster::Cluster;
 use crate::config::{Config, ConfigFile, DiscoveryBackend, Group, Merged, Ports, RequestPlane, Settings, layers};
 use crate::engine::{EngineConfig, SeededTokens, WorkerRole};
+use crate::model::tokenizer::ModelTokenizer;
+use crate::model::{HubOptions, Model};
 use crate::transport::discovery::DiscoveryConfig;
 
 /// How the fleet is to be.
@@ -97,7 +101,19 @@ pub(super) fn expected(config: &Config, cluster: &Cluster) -> Expected {
 ///
 /// # Errors
 /// Why no client can know them.
-pub(super) fn foretold(config: &Config, cluster: &Cluster) -> Result<SeededTokens, &'static str> {
+pub(super) fn foretold(config: &Config, cluster: &Cluster) -> Result<Foretold, &'static str> {
+    let tokens = tokens(config, cluster)?;
+    let model = cluster.facts().model_dir.to_str();
+    let model = model.and_then(|dir| Model::resolve(dir, &HubOptions::default()).ok());
+    // A vocabulary that cannot be read here still has ids.
+    let tokenizer = model.and_then(|model| ModelTokenizer::load(&model).ok());
+    Ok(Foretold {
+        tokens,
+        tokenizer: tokenizer.map(Arc::new),
+    })
+}
+
+fn tokens(config: &Config, cluster: &Cluster) -> Result<SeededTokens, &'static str> {
     let (first, end) = cluster.facts().token_ids;
     if cluster.facts().eos_token_ids.iter().any(|id| (first..end).contains(id)) {
         return Err("an id that ends answers is among those that workers draw");

@@ -14,7 +14,7 @@ use crate::actors::death::Death;
 use crate::actors::path::ActorPath;
 use crate::faults::journal::{Entry, Event};
 use crate::faults::table::OpenFault;
-use crate::faults::{FaultId, Selector};
+use crate::faults::{FaultId, Layer, Selector};
 use crate::types::WorkerId;
 
 /// What the timeline acts on.
@@ -24,11 +24,27 @@ pub(super) struct Timeline {
     paces: BTreeMap<String, watch::Sender<Pace>>,
     epoch: Instant,
     moments: Vec<Moment>,
-    /// Faults, the moments that they belong to, and their lines there.
-    faults: BTreeMap<FaultId, (usize, String)>,
+    faults: BTreeMap<FaultId, Added>,
     /// What is counted of them, wherever they have struck. Kept: it is read when the drill is over, and by then they are
     /// removed.
     counters: BTreeMap<FaultId, Vec<Arc<OpenFault>>>,
+}
+
+/// A fault that a step has added.
+struct Added {
+    /// The moment that it belongs to.
+    moment: usize,
+    /// Its line there.
+    line: String,
+    needs_router: bool,
+}
+
+/// Whether faults of a layer happen with what a router does, and not by themselves or with any request.
+fn happens_to_routers(layer: Layer) -> bool {
+    match layer {
+        Layer::Life | Layer::Engine | Layer::Response => false,
+        Layer::Request | Layer::Events | Layer::Discovery | Layer::Metrics | Layer::Rendezvous => true,
+    }
 }
 
 impl Timeline {
@@ -60,6 +76,7 @@ impl Timeline {
                 at: self.epoch.elapsed().as_secs_f64(),
                 lines: step.actions.iter().map(|(line, _)| line.clone()).collect(),
                 disturbs: step.disturbs(),
+                may_miss: step.may_miss,
                 faults: Vec::new(),
                 victims: Vec::new(),
                 errors: Vec::new(),
@@ -79,7 +96,12 @@ impl Timeline {
             Action::Fault(fault) => {
                 let added = self.control.change_faults(Some(Vec::new()), vec![fault.clone()]).await;
                 for id in added.map_err(|error| error.to_string())? {
-                    self.faults.insert(id, (index, line.to_owned()));
+                    let added = Added {
+                        moment: index,
+                        line: line.to_owned(),
+                        needs_router: happens_to_routers(fault.kind.layer()),
+                    };
+                    self.faults.insert(id, added);
                 }
                 Ok(())
             }
@@ -90,7 +112,9 @@ impl Timeline {
             }
             Action::Order(order, select) => {
                 let workers = self.choose(select, index).await?;
-                moment.victims.extend(workers.iter().map(|worker| worker.0));
+                if order.disturbs() {
+                    moment.victims.extend(workers.iter().map(|worker| worker.0));
+                }
                 let calls = workers.iter().map(|worker| self.order(*order, *worker));
                 let outcomes = futures::future::join_all(calls).await;
                 let errors: Vec<String> = outcomes.into_iter().filter_map(Result::err).collect();
@@ -162,10 +186,13 @@ impl Timeline {
             let (Event::Opened { id, .. } | Event::Done { id: Some(id), .. }) = &entry.event else {
                 continue;
             };
-            let Some(moment) = self.faults.get(id).and_then(|(index, _)| self.moments.get_mut(*index)) else {
+            let Some(moment) = self.faults.get(id).and_then(|added| self.moments.get_mut(added.moment)) else {
                 continue;
             };
-            if let Event::Opened { workers, .. } = &entry.event {
+            let struck = || self.counters.get(id).into_iter().flatten();
+            if let Event::Opened { workers, .. } = &entry.event
+                && struck().any(|open| open.happened() > 0)
+            {
                 moment.victims.extend(workers.iter().map(|worker| worker.0));
             }
             if let Event::Done {
@@ -178,10 +205,11 @@ impl Timeline {
                 moment.errors.push(format!("{act} {path}: {error}"));
             }
         }
-        for (id, (index, line)) in self.faults {
-            if let (Some(moment), Some(struck)) = (self.moments.get_mut(index), self.counters.get(&id)) {
+        for (id, added) in self.faults {
+            if let (Some(moment), Some(struck)) = (self.moments.get_mut(added.moment), self.counters.get(&id)) {
                 moment.faults.push(Tally {
-                    line,
+                    line: added.line,
+                    needs_router: added.needs_router,
                     asked: struck.iter().map(|open| open.asked()).sum(),
                     happened: struck.iter().map(|open| open.happened()).sum(),
                 });

@@ -196,6 +196,7 @@ impl Journal {
         entries.truncate(limit);
         let next = match entries.last() {
             Some(entry) if more => entry.seq,
+            None if more => after,
             Some(_) | None => inner.last,
         };
         Page {

@@ -41,7 +41,7 @@ impl FromStr for Fault {
         for word in words {
             let Some((key, value)) = word.split_once('=') else {
                 return Err(FaultError::Line(format!(
-                    "{word:?} is no parameter; use <name>=<value>"
+                    "{word:?} is no parameter; use <name>=<value>, and double quotes around a value of several words"
                 )));
             };
             // Two names of one thing.
@@ -142,7 +142,8 @@ impl fmt::Display for Fault {
             }
         }
         if self.probability < 1.0 {
-            write!(f, " p={}", self.probability)?;
+            // Small ones in powers of ten.
+            write!(f, " p={:?}", self.probability)?;
         }
         if !self.from.is_zero() {
             write!(f, " from={}s", self.from.as_secs_f64())?;
@@ -197,6 +198,9 @@ mod tests {
             );
             assert_eq!(error.to_string().parse(), Ok(error), "{message:?}");
         }
+        let seldom: Fault = "* stall ms=1 p=1e-320".parse().unwrap();
+        assert_eq!(seldom.to_string(), "* engine.stall ms=1.0 p=1e-320");
+        assert_eq!(seldom.to_string().parse(), Ok(seldom));
         let quoted = r#"* response.error_item message="no room" after_tokens=2"#.parse::<Fault>().unwrap();
         assert_eq!(
             quoted.to_string(),

@@ -92,10 +92,10 @@ pub enum FaultError {
     #[error(transparent)]
     Selector(#[from] SelectorError),
     /// Probability.
-    #[error("probability {0} must be between 0 and 1, and more than 0: without a chance it does nothing")]
+    #[error("probability {0:?} must be between 0 and 1, and more than 0: without a chance it does nothing")]
     Probability(f64),
     /// A time that is no time.
-    #[error("{0} {1} must be a number of seconds, 0 or greater")]
+    #[error("{0} {1:?} must be a number of seconds, 0 or greater and less than a year")]
     Time(&'static str, f64),
     /// Ends before it starts.
     #[error("to {to} s must be later than from {from} s")]

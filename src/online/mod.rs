@@ -44,6 +44,7 @@ pub fn execute(args: &ReplayArgs, observe: &mut dyn FnMut(Progress) -> Control) 
     let mut plan = RealTimePlan::new(args)?;
     let fleet = LiveFleet::start(&plan.fleet)?;
     let mut run = LiveRun::new(plan.fleet.clone(), &plan.router)?.with_sla(plan.sla);
+    run = run.with_memory_limit(plan.memory);
     if plan.records {
         run = run.with_records();
     }

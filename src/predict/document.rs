@@ -1,5 +1,5 @@
 //! The YAML form of a prediction. Keys and defaults are those of Dynamo 1.6.1's `aisimulate predict`; unknown keys are
-//! errors.
+//! errors. What says its `type` is an enum here, whose name [`super::read`] takes out of the mapping.
 
 use std::path::PathBuf;
 
@@ -38,7 +38,7 @@ pub struct Traffic {
 
 /// Requests.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(tag = "type", rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Source {
     /// Requests with nothing in common.
     Synthetic {
@@ -148,7 +148,7 @@ pub enum NestedBasis {
 
 /// Pace.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Load {
     /// So many at a time.
     Concurrency {
@@ -416,7 +416,7 @@ impl From<BytesForm> for Bytes {
 
 /// Blocks of a KV cache.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Capacity {
     /// The engine's default number.
     Default {
@@ -437,14 +437,13 @@ impl Default for Capacity {
 }
 
 /// How long passes take.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Deserialize)]
-#[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Timing {
     /// The built-in polynomials: there is no table of models and hardware here.
-    #[default]
-    Default,
+    Default {},
     /// The built-in polynomials.
-    Polynomial,
+    Polynomial {},
     /// Always the same.
     Fixed {
         /// A pass with prompts, ms.
@@ -452,6 +451,12 @@ pub enum Timing {
         /// A pass with answers, ms.
         decode_ms: f64,
     },
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self::Default {}
+    }
 }
 
 /// From prefill to decode workers.
@@ -504,13 +509,18 @@ pub enum RouterPolicy {
 
 /// Model of prefill times inside the router.
 #[allow(missing_docs)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
-#[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum PrefillLoadModel {
-    #[default]
-    None,
-    Ais,
-    Aic,
+    None {},
+    Ais {},
+    Aic {},
+}
+
+impl Default for PrefillLoadModel {
+    fn default() -> Self {
+        Self::None {}
+    }
 }
 
 /// What is measured.

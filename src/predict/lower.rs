@@ -6,13 +6,14 @@ use serde_json::{Map, Value, json};
 use crate::cli::{ReplayArgs, RouterMode, Stack, TraceFormat, WekaTimes};
 use crate::engine::EngineConfig;
 use crate::plain_words::number;
+use crate::replay_run;
 
-use super::PredictError;
 use super::document::{
     Backend, Capacity, ContextLength, Document, Engine, Format, KvTransfer, Load, Mode, NestedBasis, PrefillLoadModel,
     Router, RouterPolicy, Source, Stop, Timing, Worker,
 };
 use super::planner;
+use super::{PredictError, names};
 
 /// Requests or sessions unless the document says otherwise.
 const COUNT: u32 = 100;
@@ -59,6 +60,8 @@ pub fn lower(document: &Document, stack: Stack) -> Result<Lowered, PredictError>
         }
         (args.sla_ttft_ms, args.sla_itl_ms, args.sla_e2e_ms) = (sla.ttft_ms, sla.itl_ms, sla.e2e_ms);
     }
+    // What a value may be is looked at in one place; here it only has another name.
+    replay_run::check(&args).map_err(|error| PredictError::Config(names::of_document(&error.to_string(), document)))?;
     Ok(Lowered {
         args,
         gpus_per_worker,
@@ -171,7 +174,7 @@ fn arguments(path: &str, engine: &Engine, worker: &Worker, role: &str) -> Result
         ContextLength::Tokens(_) => return wrong("engine.context_length works with backend vllm; use max"),
     }
     match worker.timing {
-        Timing::Default | Timing::Polynomial => put("timing_model", json!({"type": "polynomial"})),
+        Timing::Default {} | Timing::Polynomial {} => put("timing_model", json!({"type": "polynomial"})),
         Timing::Fixed { prefill_ms, decode_ms } => put(
             "timing_model",
             json!({"type": "fixed", "prefill_ms": prefill_ms, "decode_ms": decode_ms}),
@@ -354,8 +357,9 @@ fn synthetic(
         (Some(count), None) => count,
         (None, Some(per_unit)) => scaled(per_unit, load).ok_or_else(|| {
             PredictError::Config(format!(
-                "traffic.stop.{name}_per_load_unit is {}, expected a number above 0",
-                number(per_unit)
+                "traffic.stop.{name}_per_load_unit is {}, expected a number above 0 that makes at most {} {name}",
+                number(per_unit),
+                u32::MAX
             ))
         })?,
         (None, None) => COUNT,
@@ -432,6 +436,29 @@ fn pace(args: &mut ReplayArgs, document: &Document, lengths: (u32, u32), session
     }
 }
 
+/// How many at a time the load of a document is, where that is a share of the KV cache.
+///
+/// # Errors
+/// [`PredictError::Config`].
+pub(super) fn concurrency_of_fraction(document: &Document) -> Result<Option<usize>, PredictError> {
+    let &Load::KvCapacityFraction { fraction } = &document.traffic.load else {
+        return Ok(None);
+    };
+    let lengths = match &document.traffic.source {
+        &Source::Synthetic {
+            input_tokens,
+            output_tokens,
+        } => (input_tokens, output_tokens),
+        &Source::SyntheticSession {
+            new_input_tokens_per_turn,
+            output_tokens_per_turn,
+            ..
+        } => (new_input_tokens_per_turn, output_tokens_per_turn),
+        Source::Trace { .. } => return Ok(None),
+    };
+    filling(document, fraction, lengths).map(Some)
+}
+
 /// Requests at a time that fill a share of the KV cache of all decode or aggregated workers, each at its full length.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 fn filling(document: &Document, fraction: f64, (input, output): (u32, u32)) -> Result<usize, PredictError> {
@@ -466,7 +493,7 @@ fn filling(document: &Document, fraction: f64, (input, output): (u32, u32)) -> R
 }
 
 fn router(args: &mut ReplayArgs, router: &Router) -> Result<(), PredictError> {
-    if router.prefill_load_model != PrefillLoadModel::None {
+    if router.prefill_load_model != (PrefillLoadModel::None {}) {
         return wrong("router.prefill_load_model: only type none is available; there is no table of models here");
     }
     let weights = [

@@ -4,11 +4,13 @@
 
 pub mod document;
 mod lower;
+mod names;
 mod output;
 mod planner;
 pub mod yaml;
 
-use serde_norway::Value;
+use serde_norway::value::{Tag, TaggedValue};
+use serde_norway::{Mapping, Value};
 
 use crate::replay::{Control, Progress, Report};
 use crate::replay_run::{self, RunError};
@@ -70,27 +72,58 @@ pub fn read(mut value: Value) -> Result<Document, PredictError> {
             return Err(PredictError::Config(what));
         }
     }
-    default_type(&mut value, "traffic.source", "synthetic");
-    default_type(&mut value, "traffic.load", "concurrency");
-    default_type(&mut value, "router.prefill_load_model", "none");
+    name_type(&mut value, "traffic.source", "synthetic")?;
+    name_type(&mut value, "traffic.load", "concurrency")?;
+    name_type(&mut value, "router.prefill_load_model", "none")?;
     for pool in ["aggregated", "prefill", "decode"] {
-        default_type(&mut value, &format!("engine.workers.{pool}.timing"), "default");
-        default_type(
-            &mut value,
-            &format!("engine.workers.{pool}.kv_cache.capacity"),
-            "default",
-        );
+        let pool = format!("engine.workers.{pool}");
+        name_type(&mut value, &format!("{pool}.timing"), "default")?;
+        name_type(&mut value, &format!("{pool}.kv_cache.capacity"), "default")?;
     }
     yaml::read(value)
 }
 
-/// Where a mapping that has to say its type does not, says it.
-fn default_type(document: &mut Value, path: &str, name: &str) {
-    let open = yaml::get(document, path).is_some_and(|found| found.is_mapping() && found.get("type").is_none());
-    if open {
-        // Every part of the path is a mapping, as was just seen.
-        let _ = yaml::set(document, &format!("{path}.type"), name.into());
+/// Makes the `type` of a mapping, or `name` where it has none, its tag: so serde knows which keys belong to it while it still
+/// knows where it is.
+fn name_type(document: &mut Value, path: &str, name: &str) -> Result<(), PredictError> {
+    let wrong = |what: String| Err(PredictError::Config(what));
+    let mut keys = match yaml::get(document, path) {
+        None => return Ok(()),
+        Some(Value::Mapping(keys)) => keys.clone(),
+        Some(other) => return wrong(format!("{path} is {}, expected an object", yaml::shown(other))),
+    };
+    let tag = match keys.shift_remove("type") {
+        None => name.to_owned(),
+        // A tag is never empty, and serde takes a leading mark off.
+        Some(Value::String(tag)) if tag.starts_with(|c: char| c.is_ascii_alphabetic()) => tag,
+        Some(other) => {
+            let found = yaml::shown(&other);
+            return wrong(format!("{path}.type is {found}, expected the name of a type"));
+        }
+    };
+    let tagged = TaggedValue {
+        tag: Tag::new(tag),
+        value: Value::Mapping(keys),
+    };
+    // Every part of the path is a mapping, as was just seen.
+    let _ = yaml::set(document, path, Value::Tagged(Box::new(tagged)));
+    Ok(())
+}
+
+/// A document whose load says a number, so that `predict` takes it, where it was a share of the cache.
+///
+/// # Errors
+/// As [`read`].
+pub(crate) fn concrete(mut value: Value) -> Result<Value, PredictError> {
+    let document = read(value.clone())?;
+    if let Some(concurrency) = lower::concurrency_of_fraction(&document)? {
+        let load = Mapping::from_iter([
+            ("type".into(), "concurrency".into()),
+            ("concurrency".into(), concurrency.into()),
+        ]);
+        yaml::set(&mut value, "traffic.load", Value::Mapping(load)).map_err(PredictError::Config)?;
     }
+    Ok(value)
 }
 
 /// Replays what a document was lowered to.

@@ -12,6 +12,7 @@ use crate::distinct_files::{Clash, DistinctFiles};
 use crate::replay::{Control, NamedReport, Report, ScalingLog, render_html, render_table};
 use crate::replay_run::{Interrupt, RunError, destination, inputs, planner_ticks, scaling_events, tell_rejections};
 
+use super::document::Load;
 use super::{PredictError, lower, predict, read, yaml};
 
 /// A directory of results that are not written over by accident.
@@ -139,8 +140,15 @@ pub(crate) fn print(out: &mut dyn Write, text: &str) -> Result<(), PredictError>
 /// As [`predict`], files that cannot be written, and [`RunError::Interrupted`] after partial results.
 pub fn run(args: &PredictArgs, out: &mut dyn Write) -> Result<(), PredictError> {
     let shared = &args.shared;
-    let document = yaml::load(&shared.config, &shared.overrides)?;
-    let mut lowered = lower(&read(document)?, shared.stack)?;
+    let document = read(yaml::load(&shared.config, &shared.overrides)?)?;
+    if matches!(document.traffic.load, Load::KvCapacityFraction { .. }) {
+        return Err(PredictError::Config(
+            "traffic.load: type kv_capacity_fraction is for recommend, which says how many at a time it is; use type \
+             concurrency"
+                .into(),
+        ));
+    }
+    let mut lowered = lower(&document, shared.stack)?;
     let mut files = DistinctFiles::default();
     files.reads("--config", &shared.config);
     inputs(&lowered.args, &mut files);

@@ -1,9 +1,10 @@
 //! YAML files, their overrides, and messages that name the path of a key.
 
-use std::path::Path;
+use std::path;
 
 use serde::de::DeserializeOwned;
 use serde_norway::Value;
+use serde_path_to_error::{Path, Segment};
 
 use super::PredictError;
 use crate::plain_words::plain;
@@ -12,7 +13,7 @@ use crate::plain_words::plain;
 ///
 /// # Errors
 /// [`PredictError`] names the file, or the override.
-pub fn load(path: &Path, overrides: &[String]) -> Result<Value, PredictError> {
+pub fn load(path: &path::Path, overrides: &[String]) -> Result<Value, PredictError> {
     let file = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| PredictError::Config(format!("{file}: {error}")))?;
     let mut value: Value =
@@ -65,9 +66,35 @@ pub fn get<'a>(document: &'a Value, path: &str) -> Option<&'a Value> {
 /// [`PredictError::Config`].
 pub fn read<T: DeserializeOwned>(value: Value) -> Result<T, PredictError> {
     serde_path_to_error::deserialize(value).map_err(|error| {
-        let (path, what) = (error.path().to_string(), error.inner().to_string());
+        let (path, what) = (written(error.path()), error.inner().to_string());
         PredictError::Config(plain(&path, &what))
     })
+}
+
+/// A path as it is in the file, where the name of a type is no part of it.
+fn written(path: &Path) -> String {
+    let mut text = String::new();
+    for segment in path {
+        match segment {
+            Segment::Seq { index } => text.extend(["[", &index.to_string(), "]"]),
+            Segment::Map { key } if text.is_empty() => text.push_str(key),
+            Segment::Map { key } => text.extend([".", key]),
+            Segment::Enum { .. } => {}
+            Segment::Unknown => text.push_str(".?"),
+        }
+    }
+    text
+}
+
+/// A value in a message.
+pub(super) fn shown(value: &Value) -> String {
+    match value {
+        Value::Sequence(_) => "an array".into(),
+        Value::Mapping(_) => "an object".into(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Tagged(_) => {
+            serde_json::to_string(value).unwrap_or_else(|_| "a value with a tag".into())
+        }
+    }
 }
 
 #[cfg(test)]

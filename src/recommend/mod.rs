@@ -22,7 +22,6 @@ use crate::predict::{PredictError, Results, print, stop_flag};
 use output::Recommendation;
 use parts::Part;
 use plan::Plan;
-use trials::Found;
 
 /// Time between two lines of progress.
 const LINE_EVERY: Duration = Duration::from_secs(10);
@@ -58,11 +57,7 @@ pub fn run(args: &RecommendArgs, out: &mut dyn Write) -> Result<(), PredictError
     let found = if let Some(stop) = &stop {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let jobs = args.jobs.unwrap_or(cores);
-        let found = trials::run(&plan, args.shard.unwrap_or((0, 1)), jobs, stop, progress());
-        Found {
-            trials: parts::as_read(&found.trials)?,
-            ..found
-        }
+        trials::run(&plan, args.shard.unwrap_or((0, 1)), jobs, stop, progress())?
     } else {
         parts::merge(&plan, &args.merge)?
     };
@@ -102,6 +97,12 @@ pub fn run(args: &RecommendArgs, out: &mut dyn Write) -> Result<(), PredictError
         let _ = writeln!(
             std::io::stderr(),
             "warning: parts were interrupted: {done} of {planned} trials; run them again for the rest"
+        );
+    }
+    if recommendation.is_beyond_sla() {
+        let _ = writeln!(
+            std::io::stderr(),
+            "warning: no candidate served a request within evaluation.sla; what is recommended is best by other measures at most"
         );
     }
     if recommendation.is_empty() {

@@ -5,7 +5,7 @@ use std::io::Write as _;
 
 use serde_json::{Value, json};
 
-use crate::predict::{PredictError, Results};
+use crate::predict::{self, PredictError, Results};
 
 use super::objective::{Metrics, Target, recommended};
 use super::plan::Plan;
@@ -45,6 +45,18 @@ impl<'a> Recommendation<'a> {
     /// Whether any candidate can be recommended.
     pub(super) fn is_empty(&self) -> bool {
         self.best.is_empty()
+    }
+
+    /// Candidates that served a request within the bounds of good service; none where there are no bounds.
+    fn within_sla(&self) -> Option<usize> {
+        let measured = self.trials.iter().filter_map(Trial::metrics);
+        let good: Vec<f64> = measured.filter_map(|metrics| metrics.goodput).collect();
+        (!good.is_empty()).then(|| good.iter().filter(|goodput| **goodput > 0.0).count())
+    }
+
+    /// Whether there are bounds of good service that nothing keeps.
+    pub(super) fn is_beyond_sla(&self) -> bool {
+        self.within_sla() == Some(0)
     }
 
     /// Why the first candidate that failed did.
@@ -104,6 +116,9 @@ impl<'a> Recommendation<'a> {
             "recommendations": self.best.iter().enumerate().map(recommendation).collect::<Vec<_>>(),
             "not_completed": failures.collect::<Vec<_>>(),
         });
+        if let Some(within) = self.within_sla() {
+            whole["trials"]["within_sla"] = within.into();
+        }
         if let Some(planned) = self.partial_of {
             whole["partial"] = true.into();
             whole["trials"]["planned"] = planned.into();
@@ -115,7 +130,7 @@ impl<'a> Recommendation<'a> {
     pub(super) fn write(&self, results: &Results, found: &Value) -> Result<(), PredictError> {
         results.clear("recommendations")?;
         for (at, (trial, _)) in self.best.iter().enumerate() {
-            let document = self.plan.space.document(trial.candidate);
+            let document = predict::concrete(self.plan.space.document(trial.candidate))?;
             results.write(&config_file(at), |out| {
                 serde_norway::to_writer(out, &document).map_err(std::io::Error::other)
             })?;

@@ -9,9 +9,13 @@ use serde::{Deserialize, Serialize};
 use crate::predict::PredictError;
 
 use super::plan::Plan;
-use super::trials::{Found, Trial};
+use super::trials::{Found, Trial, ranked};
 
 const VERSION: u32 = 1;
+/// Times that numbers are written and read until they stay as they are; the second time they do.
+const MAX_READS: u32 = 8;
+/// Missing parts that a message names.
+const MAX_NAMED: usize = 8;
 
 /// What one part found.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
@@ -48,15 +52,24 @@ impl Part {
     }
 }
 
-/// Trials as a file would give them back: reading may round the last bit of a number, and a sweep in one has to come out
-/// as its parts put together do.
+/// Trials as a file would give them back, also when it is written again: reading may round the last bit of a number, and a
+/// sweep in one has to come out as its parts put together do.
 ///
 /// # Errors
 /// [`PredictError::Config`] when a number is no number.
-pub(super) fn as_read(trials: &[Trial]) -> Result<Vec<Trial>, PredictError> {
-    let text = serde_json::to_vec(trials);
-    let read = text.and_then(|text| serde_json::from_slice(&text));
-    read.map_err(|error| PredictError::Config(format!("a trial measured what cannot be written down: {error}")))
+pub(super) fn as_read(mut trials: Vec<Trial>) -> Result<Vec<Trial>, PredictError> {
+    for _ in 0..MAX_READS {
+        let text = serde_json::to_vec(&trials);
+        let read: Result<Vec<Trial>, _> = text.and_then(|text| serde_json::from_slice(&text));
+        let read = read
+            .map_err(|error| PredictError::Config(format!("a trial measured what cannot be written down: {error}")))?;
+        let settled = read == trials;
+        trials = read;
+        if settled {
+            break;
+        }
+    }
+    Ok(trials)
 }
 
 /// The files of parts that paths name: files, or `shard-*.json` in directories.
@@ -98,15 +111,78 @@ fn read(path: &Path) -> Result<Part, PredictError> {
     serde_json::from_slice(&text).map_err(|error| failed(&error))
 }
 
-/// The trials of all parts of a sweep, in the order of candidates; partial, if a part is.
+/// The trials of a part, each with its place among all that the part is to make. The search is gone through once more with
+/// what the trials measured, so that a part has the trials of its own share of the sweep and all of them, unless a signal
+/// ended it.
 ///
 /// # Errors
-/// [`PredictError::Config`] when parts are missing, there twice, or of another sweep.
+/// What does not belong to the part, or what is missing.
+fn shares(plan: &Plan, part: Part) -> Result<Vec<(u64, Trial)>, String> {
+    let Part {
+        index,
+        count,
+        partial_of,
+        trials,
+        ..
+    } = part;
+    if index >= count {
+        return Err(format!("there is no part {index} of {count}"));
+    }
+    let mut search = plan.search((index, count));
+    let planned = search.total();
+    if let Some(meant) = partial_of.filter(|meant| *meant != planned) {
+        return Err(format!(
+            "partial_of is {meant}, but part {index} of {count} has {planned} trials"
+        ));
+    }
+    let mut left = BTreeMap::new();
+    for trial in trials {
+        let candidate = trial.candidate;
+        if left.insert(candidate, trial).is_some() {
+            return Err(format!("candidate {candidate} is there twice"));
+        }
+    }
+    let (mut found, mut places, mut place) = (Vec::new(), Vec::new(), 0);
+    let mut whole = true;
+    while whole {
+        let batch = search.next(&ranked(&found, plan));
+        if batch.is_empty() {
+            break;
+        }
+        for candidate in batch {
+            match left.remove(&candidate) {
+                Some(trial) => {
+                    found.push(trial);
+                    places.push(place);
+                }
+                None => whole = false,
+            }
+            place += 1;
+        }
+    }
+    if let Some(candidate) = left.keys().next() {
+        return Err(format!(
+            "candidate {candidate} is none of those that part {index} of {count} tries; run --shard again"
+        ));
+    }
+    if !whole && partial_of.is_none() {
+        return Err(format!(
+            "{} of the {planned} trials of part {index} of {count} are there, without the mark of an interruption; run --shard again",
+            found.len()
+        ));
+    }
+    Ok(places.into_iter().zip(found).collect())
+}
+
+/// The trials of all parts of a sweep, in the order in which a search in one makes them; partial, if a part is.
+///
+/// # Errors
+/// [`PredictError::Config`] when parts are missing, there twice, of another sweep, or have not their own trials.
 pub(super) fn merge(plan: &Plan, paths: &[PathBuf]) -> Result<Found, PredictError> {
     let wrong = |what: String| Err(PredictError::Config(what));
     let mut count = None;
     let mut parts: BTreeMap<u32, PathBuf> = BTreeMap::new();
-    let mut trials: BTreeMap<u64, Trial> = BTreeMap::new();
+    let mut trials: BTreeMap<(u64, u32), Trial> = BTreeMap::new();
     let (mut planned, mut partial) = (0, false);
     for path in files(paths)? {
         let part = read(&path)?;
@@ -133,19 +209,18 @@ pub(super) fn merge(plan: &Plan, paths: &[PathBuf]) -> Result<Found, PredictErro
         }
         partial |= part.partial_of.is_some();
         planned += part.partial_of.unwrap_or(part.trials.len() as u64);
-        for trial in part.trials {
-            if trial.candidate >= plan.space.len() {
-                return wrong(format!("{name}: there is no candidate {}", trial.candidate));
-            }
-            trials.insert(trial.candidate, trial);
-        }
+        let index = part.index;
+        let own = shares(plan, part).map_err(|what| PredictError::Config(format!("{name}: {what}")))?;
+        trials.extend(own.into_iter().map(|(place, trial)| ((place, index), trial)));
     }
     let count = count.unwrap_or(0);
-    let missing: Vec<String> = (0..count)
-        .filter(|index| !parts.contains_key(index))
-        .map(|index| Part::file(index, count))
-        .collect();
+    let lacking = (0..count).filter(|index| !parts.contains_key(index));
+    let mut missing: Vec<String> = lacking.take(MAX_NAMED).map(|index| Part::file(index, count)).collect();
     if !missing.is_empty() {
+        let more = (count as usize).saturating_sub(parts.len() + missing.len());
+        if more > 0 {
+            missing.push(format!("and {more} more"));
+        }
         return wrong(format!("parts are missing: {}", missing.join(", ")));
     }
     Ok(Found {

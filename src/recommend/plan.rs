@@ -6,11 +6,12 @@ use serde::Deserialize;
 use serde_norway::Value;
 
 use crate::cli::{RecommendArgs, Stack};
+use crate::plain_words::number;
 use crate::predict::{self, PredictError, document::SlaBounds, yaml};
 
 use super::objective::Target;
 use super::presets;
-use super::search::Algorithm;
+use super::search::{Algorithm, Search};
 use super::space::Space;
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -98,6 +99,11 @@ impl Plan {
     pub(super) fn new(args: &RecommendArgs) -> Result<Self, PredictError> {
         let document = yaml::load(&args.shared.config, &args.shared.overrides)?;
         Self::of(document, args.shared.stack)
+    }
+
+    /// The search of part `part.0` of `part.1`.
+    pub(super) fn search(&self, part: (u32, u32)) -> Search<'_> {
+        Search::new(&self.space, self.algorithm, (self.trials, self.batch), self.seed, part)
     }
 
     pub(super) fn of(mut document: Value, stack: Stack) -> Result<Self, PredictError> {
@@ -194,7 +200,8 @@ fn check(optimization: &Optimization, optimizer: &Optimizer) -> Result<(), Predi
     let timeout = optimizer.candidate_timeout_seconds;
     if !timeout.is_finite() || timeout <= 0.0 {
         return wrong(format!(
-            "optimizer.candidate_timeout_seconds is {timeout}, expected seconds above 0"
+            "optimizer.candidate_timeout_seconds is {}, expected seconds above 0",
+            number(timeout)
         ));
     }
     Ok(())

@@ -22,7 +22,7 @@ use crate::predict::{PredictError, yaml};
 /// Pools that may have a preset.
 const POOLS: [&str; 3] = ["aggregated", "prefill", "decode"];
 /// Numbers of a shape, in the order of a document.
-const KEYS: [&str; 6] = [
+pub(super) const KEYS: [&str; 6] = [
     "replicas",
     "tensor",
     "pipeline",

@@ -41,13 +41,17 @@ pub(super) struct Search<'a> {
     part: (u64, u64),
     draws: StdRng,
     tried: BTreeSet<u64>,
+    /// Candidates of this part so far, and of all parts where one sequence is dealt to them.
+    made: u64,
+    dealt: u64,
     next: u64,
 }
 
 impl<'a> Search<'a> {
     /// At most `trials` candidates of `space` in all parts together, `batch` at a time; this one is part `part.0` of
-    /// `part.1`. Parts of a grid or of random candidates are disjoint; a Bayesian part is a search of its own over the
-    /// candidates whose number leaves `part.0` when divided by `part.1`.
+    /// `part.1`. The candidates of a grid, and random ones, are dealt to the parts in turn, so that all parts together try
+    /// what a search in one tries; a Bayesian part is a search of its own over the candidates whose number leaves `part.0`
+    /// when divided by `part.1`.
     pub(super) fn new(
         space: &'a Space,
         algorithm: Algorithm,
@@ -64,15 +68,20 @@ impl<'a> Search<'a> {
             batch: batch.max(1),
             left: own(trials.min(space.len())).min(own(space.len())),
             part,
-            draws: StdRng::seed_from_u64(seed.wrapping_add(part.0)),
+            draws: StdRng::seed_from_u64(match algorithm {
+                Algorithm::Grid | Algorithm::Random => seed,
+                Algorithm::Bayesian => seed.wrapping_add(part.0),
+            }),
             tried: BTreeSet::new(),
+            made: 0,
+            dealt: 0,
             next: part.0,
         }
     }
 
     /// Candidates that will be tried in all.
     pub(super) fn total(&self) -> u64 {
-        self.left + self.tried.len() as u64
+        self.left + self.made
     }
 
     /// The next candidates; none: the search is over. `seen` are the trials so far with their ranks, 0 the best, `None`
@@ -84,7 +93,7 @@ impl<'a> Search<'a> {
         for _ in 0..count {
             let candidate = match self.algorithm {
                 Algorithm::Grid => self.unseen_from(self.next),
-                Algorithm::Random => self.random(),
+                Algorithm::Random => self.deal(),
                 Algorithm::Bayesian => match &good {
                     Some(model) => self.promising(model),
                     None => self.random(),
@@ -95,19 +104,39 @@ impl<'a> Search<'a> {
             batch.push(candidate);
         }
         self.left -= count;
+        self.made += count;
         batch
     }
 
     /// The first candidate of this part from `from` on, in a circle, that was not tried. There is one: `left` says so.
     fn unseen_from(&self, from: u64) -> u64 {
+        self.unseen(from, self.part)
+    }
+
+    /// As [`Self::unseen_from`], of those `first`, `first + step`, ...
+    fn unseen(&self, from: u64, (first, step): (u64, u64)) -> u64 {
         let mut candidate = from;
         while self.tried.contains(&candidate) {
-            candidate += self.part.1;
+            candidate += step;
             if candidate >= self.space.len() {
-                candidate = self.part.0;
+                candidate = first;
             }
         }
         candidate
+    }
+
+    /// The next of the random candidates of all parts that falls to this one.
+    fn deal(&mut self) -> u64 {
+        loop {
+            let candidate = self.draws.random_range(0..self.space.len());
+            let candidate = self.unseen(candidate, (0, 1));
+            self.tried.insert(candidate);
+            let part = self.dealt % self.part.1;
+            self.dealt += 1;
+            if part == self.part.0 {
+                return candidate;
+            }
+        }
     }
 
     /// The nearest candidate that belongs to this part.
@@ -256,6 +285,17 @@ mod tests {
             assert_eq!(tried, (0..21).collect::<Vec<_>>(), "{algorithm:?}");
             let part = |part| play(&space, Search::new(&space, algorithm, (10, 2), 1, (part, 4))).len();
             assert_eq!((0..4).map(part).sum::<usize>(), 10, "{algorithm:?}");
+        }
+    }
+
+    #[test]
+    fn parts_of_a_random_search_are_dealt_the_candidates_of_the_search_in_one() {
+        let space = space(CUBE);
+        let tried = |part| play(&space, Search::new(&space, Algorithm::Random, (50, 4), 9, part));
+        let whole = tried((0, 1));
+        for part in 0..3 {
+            let dealt: Vec<u64> = whole.iter().copied().skip(part as usize).step_by(3).collect();
+            assert_eq!(tried((part, 3)), dealt);
         }
     }
 

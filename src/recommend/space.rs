@@ -4,9 +4,12 @@
 //! numbered: the last domain of the document varies fastest.
 
 use serde::Deserialize;
-use serde_norway::Value;
+use serde_norway::{Mapping, Value};
 
+use crate::plain_words::number as short;
 use crate::predict::{PredictError, yaml};
+
+use super::presets;
 
 /// Sections that may hold domains.
 const SECTIONS: [&str; 3] = ["traffic", "engine", "router"];
@@ -186,21 +189,25 @@ impl Range {
     /// From `min` to `max`: steps are added, or on a log scale multiplied; factors that nobody gave end at `max`.
     fn values(&self) -> Result<Vec<Value>, String> {
         let &Self { min, max, scale, .. } = self;
+        if !min.is_finite() || !max.is_finite() || min > max {
+            let (min, max) = (short(min), short(max));
+            return Err(format!("range from {min} to {max}, expected finite numbers in order"));
+        }
         let step = match (self.step, scale) {
             (Some(step), _) => step,
             (None, Scale::Log) => 2.0,
             (None, Scale::Linear) => return Err("step is missing; a linear range needs one".into()),
         };
-        if ![min, max, step].iter().all(|number| number.is_finite()) || min > max {
-            return Err(format!(
-                "range from {min} to {max} in steps of {step}, expected finite numbers in order"
-            ));
-        }
         match scale {
-            Scale::Linear if step <= 0.0 => return Err(format!("step is {step}, expected above 0")),
+            Scale::Linear | Scale::Log if !step.is_finite() => {
+                return Err(format!("step is {}, expected a finite number", short(step)));
+            }
+            Scale::Linear if step <= 0.0 => return Err(format!("step is {}, expected above 0", short(step))),
             Scale::Log if step <= 1.0 || min <= 0.0 => {
                 return Err(format!(
-                    "a log range needs min above 0 and step above 1, got {min} and {step}"
+                    "a log range needs min above 0 and step above 1, got {} and {}",
+                    short(min),
+                    short(step)
                 ));
             }
             Scale::Linear | Scale::Log => {}
@@ -239,11 +246,16 @@ fn number(value: f64) -> Value {
     }
 }
 
+fn is_shape(mapping: &Mapping) -> bool {
+    let of_shape = |key: &Value| key.as_str().is_some_and(|key| presets::KEYS.contains(&key));
+    !mapping.is_empty() && mapping.keys().all(of_shape)
+}
+
 /// A value on one line; of a parallel shape what is not 1.
 pub(super) fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
-        Value::Mapping(shape) => {
+        Value::Mapping(shape) if is_shape(shape) => {
             let counts = shape.iter().filter(|(_, value)| value.as_u64() != Some(1));
             let counts = counts.map(|(key, value)| format!("{}={}", plain(key), plain(value)));
             let counts: Vec<String> = counts.collect();
@@ -253,7 +265,7 @@ pub(super) fn plain(value: &Value) -> String {
                 counts.join(" ")
             }
         }
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Sequence(_) | Value::Tagged(_) => {
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Mapping(_) | Value::Sequence(_) | Value::Tagged(_) => {
             serde_json::to_string(value).unwrap_or_else(|_| "?".into())
         }
     }
@@ -307,6 +319,15 @@ mod tests {
                 "engine.x: a log range",
             ),
             ("engine: {x: {range: {min: 0, max: 2}}}", "engine.x: step is missing"),
+            (
+                "engine: {x: {range: {min: 2, max: 1}}}",
+                "engine.x: range from 2 to 1, expected finite numbers in order",
+            ),
+            (
+                "engine: {x: {range: {min: 0, max: 1.7e308, step: -1e300}}}",
+                "engine.x: step is -1e300, expected above 0",
+            ),
+            ("traffic: {choices: [{}, {}]}", "traffic: {} is there twice"),
             (
                 "engine: {x: {range: {min: 0, max: 1, step: 0.00001}}}",
                 "engine.x: a domain of 10001 values",

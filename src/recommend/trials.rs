@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::predict;
+use crate::predict::{self, PredictError};
 use crate::replay::Control;
 
 use super::objective::{Metrics, ranks};
+use super::parts::as_read;
 use super::plan::Plan;
-use super::search::{Algorithm, Search};
+use super::search::Algorithm;
 
 /// What became of a candidate.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
@@ -70,14 +71,17 @@ pub(super) struct Found {
 
 /// Tries what the search of part `part` proposes, `jobs` replays at a time. `show` is told how many of how many are done.
 /// Ends early when `stop` is set; replays that were under way then are left out.
+///
+/// # Errors
+/// [`PredictError::Config`] when a trial measured what cannot be written down.
 pub(super) fn run(
     plan: &Plan,
     part: (u32, u32),
     jobs: usize,
     stop: &AtomicBool,
     mut show: impl FnMut(u64, u64),
-) -> Found {
-    let mut search = Search::new(&plan.space, plan.algorithm, (plan.trials, plan.batch), plan.seed, part);
+) -> Result<Found, PredictError> {
+    let mut search = plan.search(part);
     let planned = search.total();
     let mut trials: Vec<Trial> = Vec::new();
     while !stop.load(Ordering::Relaxed) {
@@ -85,18 +89,19 @@ pub(super) fn run(
         if batch.is_empty() {
             break;
         }
-        trials.extend(replay_all(plan, &batch, jobs, stop));
+        // A search that learns has to learn the same from the files of parts.
+        trials.extend(as_read(replay_all(plan, &batch, jobs, stop))?);
         show(trials.len() as u64, planned);
     }
-    Found {
+    Ok(Found {
         partial: (trials.len() as u64) < planned,
         trials,
         planned,
-    }
+    })
 }
 
 /// Candidates with their ranks among those that have a result; nothing for a search that does not learn.
-fn ranked(trials: &[Trial], plan: &Plan) -> Vec<(u64, Option<usize>)> {
+pub(super) fn ranked(trials: &[Trial], plan: &Plan) -> Vec<(u64, Option<usize>)> {
     if plan.algorithm != Algorithm::Bayesian {
         return Vec::new();
     }
@@ -192,11 +197,12 @@ optimizer: {algorithm: grid, parallelism: 2}
         let stop = AtomicBool::new(false);
         let found = run(&plan, (0, 1), 2, &stop, |done, _| {
             stop.store(done == 4, Ordering::Relaxed);
-        });
+        })
+        .unwrap();
         let tried: Vec<u64> = found.trials.iter().map(|trial| trial.candidate).collect();
         assert_eq!((tried, found.planned, found.partial), (vec![0, 1, 2, 3], 6, true));
         assert!(found.trials.iter().all(|trial| trial.metrics().is_some()));
-        let whole = run(&plan, (0, 1), 2, &AtomicBool::new(false), |_, _| {});
+        let whole = run(&plan, (0, 1), 2, &AtomicBool::new(false), |_, _| {}).unwrap();
         assert_eq!((whole.trials.len(), whole.partial), (6, false));
     }
 

@@ -3,6 +3,7 @@
 use crate::router::Target;
 use crate::types::{EngineRequest, HashSalt, RequestId, SimTime, StopRule};
 
+use super::memory;
 use super::record::Terminal;
 use super::source::{Source, Turn};
 
@@ -173,6 +174,7 @@ pub(crate) struct Flights {
     slots: Vec<(u32, Option<Flight>)>,
     vacant: Vec<u32>,
     count: usize,
+    bytes: u64,
     /// Of all times.
     added: u64,
 }
@@ -182,6 +184,11 @@ impl Flights {
         self.count
     }
 
+    /// What they take, bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     pub(crate) fn add(&mut self, turn: Turn, arrival: SimTime, now: SimTime) -> u64 {
         let at = self.vacant.pop().unwrap_or_else(|| {
             self.slots.push((0, None));
@@ -189,6 +196,7 @@ impl Flights {
         });
         let (generation, slot) = &mut self.slots[at as usize];
         *generation += 1;
+        self.bytes += memory::of_request(turn.input_tokens);
         self.added += 1;
         *slot = Some(Flight {
             ordinal: self.added,
@@ -214,14 +222,15 @@ impl Flights {
 
     /// Takes out all of them.
     pub(crate) fn take_all(&mut self) -> Vec<(u64, Flight)> {
-        self.count = 0;
+        (self.count, self.bytes) = (0, 0);
         let slots = (0_u64..).zip(std::mem::take(&mut self.slots));
         let named = slots.filter_map(|(at, (generation, flight))| Some((u64::from(generation) << 32 | at, flight?)));
         named.collect()
     }
 
     pub(crate) fn remove(&mut self, id: u64) -> Option<Flight> {
-        self.get(id)?;
+        let bytes = memory::of_request(self.get(id)?.turn.input_tokens);
+        self.bytes -= bytes;
         let (at, _) = Self::split(id);
         self.vacant.push(u32::try_from(at).unwrap_or(u32::MAX));
         self.count -= 1;

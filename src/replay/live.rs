@@ -10,6 +10,7 @@ use super::collector::Collector;
 use super::flight::{AdmissionLog, Flights, Handoff};
 use super::harness::routing::{PoolRouter, Route, Routed, Side};
 use super::harness::{FleetSpec, PoolSpec, ReplayError, RouterSpec};
+use super::memory::MemoryLimit;
 use super::record::Terminal;
 use super::report::{FleetUse, Report, Sla};
 use super::source::Source;
@@ -85,6 +86,7 @@ pub struct LiveRun {
     flights: Flights,
     collector: Collector,
     sla: Sla,
+    memory: MemoryLimit,
     prompt: Vec<Token>,
     ended: u64,
 }
@@ -109,6 +111,7 @@ impl LiveRun {
             flights: Flights::default(),
             collector: Collector::default(),
             sla: Sla::default(),
+            memory: MemoryLimit::default(),
             prompt: Vec::new(),
             ended: 0,
         })
@@ -119,6 +122,13 @@ impl LiveRun {
     pub fn with_sla(mut self, sla: Sla) -> Self {
         self.sla = sla;
         self.collector.set_sla(sla);
+        self
+    }
+
+    /// Gives up before requests take more than so many bytes.
+    #[must_use]
+    pub fn with_memory_limit(mut self, bytes: u64) -> Self {
+        self.memory = MemoryLimit(bytes);
         self
     }
 
@@ -172,7 +182,7 @@ impl LiveRun {
     /// Everything of the workload that is due, routed, to the end of `out`.
     ///
     /// # Errors
-    /// [`ReplayError`] when a router turns a request away.
+    /// [`ReplayError`] when a router turns a request away, or there are more than memory holds.
     pub fn take_due(
         &mut self,
         source: &mut dyn Source,
@@ -189,6 +199,7 @@ impl LiveRun {
                 flight.handoff = Some(Box::default());
             }
             self.ask(id, self.prefill.is_some(), source, now, out)?;
+            self.memory.check(&self.flights, &self.collector)?;
         }
         Ok(())
     }

@@ -22,6 +22,7 @@ mod harness;
 mod held;
 pub(crate) mod html;
 mod live;
+mod memory;
 mod planner;
 mod prompt;
 mod record;

@@ -75,6 +75,12 @@ impl PromptStore {
         }
     }
 
+    /// The numbers of a prompt's ids, before the store is sealed.
+    pub(crate) fn ids(&self, prompt: PromptRef) -> impl Iterator<Item = u32> {
+        let runs = prompt.first_run as usize..(prompt.first_run + prompt.runs) as usize;
+        self.runs[runs].iter().flat_map(|run| run.first..run.first + run.count)
+    }
+
     fn number(&mut self, id: u64) -> u32 {
         match u32::try_from(id) {
             Ok(id) if id < WIDE => id,

@@ -117,6 +117,22 @@ impl SessionTrace {
         }
     }
 
+    /// Gives hash ids the numbers that Dynamo's replay gives them: 0, 1, 2, ... as they are first seen. Hashes of blocks depend
+    /// on it, and where two blocks of host memory were used last at one instant the lower hash goes first.
+    pub fn renumber(&mut self) {
+        let fresh = PromptStore::new(self.prompts.block_tokens());
+        let old = std::mem::replace(&mut self.prompts, fresh);
+        let mut numbers: HashMap<u32, u64, FxBuildHasher> = HashMap::default();
+        for row in &mut self.turns {
+            let ids = old.ids(row.prompt).map(|id| {
+                let next = numbers.len() as u64;
+                *numbers.entry(id).or_insert(next)
+            });
+            let tokens = row.prompt.tokens();
+            row.prompt = self.prompts.add(ids, tokens);
+        }
+    }
+
     /// Dynamo takes the turns for single requests where they come at their own times and no session has a second one.
     #[must_use]
     pub(crate) fn of_requests(mut self) -> Self {

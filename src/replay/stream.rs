@@ -248,6 +248,11 @@ pub(super) mod tests {
 
     /// Of two small workers behind a KV router.
     pub(in crate::replay) fn replay(source: &mut dyn Source) -> Report {
+        harness().run(source, |_| Control::Continue).unwrap()
+    }
+
+    /// Two small workers behind a KV router.
+    pub(in crate::replay) fn harness() -> Harness {
         let fleet = FleetSpec {
             serving: PoolSpec {
                 engine: EngineConfig {
@@ -271,8 +276,7 @@ pub(super) mod tests {
             event_lag_ms: 0.0,
             replicas: 1,
         };
-        let harness = Harness::new(fleet, &router).unwrap().with_records();
-        harness.run(source, |_| Control::Continue).unwrap()
+        Harness::new(fleet, &router).unwrap().with_records()
     }
 
     #[test]

@@ -6,6 +6,7 @@ use rand::{Rng, SeedableRng};
 use crate::plain_words::number;
 use crate::types::{SimTime, Token};
 
+use super::memory;
 use super::record::Terminal;
 use super::sessions::{SessionTrace, TurnSpec};
 use super::source::{Source, Turn};
@@ -123,7 +124,8 @@ impl SyntheticSpec {
         if !self.inter_turn_delay_ms.is_finite() || self.inter_turn_delay_ms < 0.0 {
             return Err(SyntheticError::Delay(self.inter_turn_delay_ms));
         }
-        if !self.speedup.is_finite() || self.speedup <= 0.0 {
+        let timed = !matches!(self.arrivals, Arrivals::Concurrency(_));
+        if timed && (!self.speedup.is_finite() || self.speedup <= 0.0) {
             return Err(SyntheticError::Speedup(self.speedup));
         }
         match self.arrivals {
@@ -152,6 +154,19 @@ impl SyntheticSpec {
         at_most(name, turns, MAX_TURNS)?;
         let name = "the number of prompt blocks of all turns";
         at_most(name, turns.saturating_mul(blocks.into()), MAX_BLOCKS)
+    }
+
+    /// Bytes that requests take at least, with or without records: those that are in flight at once, and what stays of all.
+    pub fn least_memory(&self, records: bool) -> u64 {
+        let sessions = u64::from(self.count);
+        let at_once = match self.arrivals {
+            Arrivals::Concurrency(most) => sessions.min(most as u64),
+            Arrivals::Interval(0.0) => sessions,
+            Arrivals::Interval(_) | Arrivals::Poisson { .. } => 1,
+        };
+        let turns = if self.is_simple() { 1 } else { u64::from(self.turns) };
+        let in_flight = at_once.saturating_mul(memory::of_request(self.input_tokens));
+        in_flight.saturating_add(memory::of_ended(sessions.saturating_mul(turns), records))
     }
 
     /// Sessions with their hash ids, for loads that are not simple.

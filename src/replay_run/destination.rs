@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 use super::RunError;
 use crate::distinct_files::Clash;
 
+/// Names that are tried for a file that replaces none.
+const MAX_TWINS: u32 = 10_000;
+
 fn failed(path: &Path, error: io::Error) -> RunError {
     RunError::Write(path.display().to_string(), error)
 }
@@ -52,28 +55,81 @@ pub(crate) fn distinct(path: &Path, take: impl FnOnce(&Path) -> Result<(), Clash
 /// # Errors
 /// [`RunError::Write`] names the file; what was there before is still there.
 pub(crate) fn write(path: &Path, content: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<(), RunError> {
-    let fill = |file: File| -> io::Result<()> {
-        let mut out = BufWriter::new(file);
-        content(&mut out)?;
-        out.flush()
-    };
     let create = || -> io::Result<()> {
         if fs::metadata(path).is_ok_and(|about| !about.is_file()) {
-            return fill(File::options().write(true).open(path)?);
+            return fill(File::options().write(true).open(path)?, content);
         }
-        make_room(path)?;
-        let partial = partial(path);
-        let written = fill(File::create(&partial)?);
         // A link stays a link.
         let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-        let moved = written.and_then(|()| fs::rename(&partial, target));
-        if moved.is_err() {
-            // What went wrong before counts.
-            let _ = fs::remove_file(&partial);
-        }
-        moved
+        place(path, content, |partial| fs::rename(partial, target))
     };
     create().map_err(|error| failed(path, error))
+}
+
+/// Writes a file whole under a name that no file has: that of `path`, or the first free one of `NAME_2.END`, `NAME_3.END`
+/// and so on. Returns where it is.
+///
+/// # Errors
+/// [`RunError::Write`] names the file.
+pub(crate) fn write_new(
+    path: &Path,
+    content: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+) -> Result<PathBuf, RunError> {
+    let claim_and_move = |partial: &Path| {
+        let free = claim(path)?;
+        fs::rename(partial, &free).map(|()| free)
+    };
+    place(path, content, claim_and_move).map_err(|error| failed(path, error))
+}
+
+/// Makes the first of the names that is free, so that nobody else takes it.
+fn claim(path: &Path) -> io::Result<PathBuf> {
+    for number in 1..=MAX_TWINS {
+        let name = if number == 1 {
+            path.to_owned()
+        } else {
+            twin(path, number)
+        };
+        match File::create_new(&name) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => return made.map(|_| name),
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
+/// `path` with a number before its ending.
+fn twin(path: &Path, number: u32) -> PathBuf {
+    let mut name = path.file_stem().unwrap_or_default().to_owned();
+    name.push(format!("_{number}"));
+    if let Some(end) = path.extension() {
+        name.push(".");
+        name.push(end);
+    }
+    path.with_file_name(name)
+}
+
+fn fill(file: File, content: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> io::Result<()> {
+    let mut out = BufWriter::new(file);
+    content(&mut out)?;
+    out.flush()
+}
+
+/// Writes a file beside `path` and has it moved where it belongs.
+fn place<T>(
+    path: &Path,
+    content: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+    to_move: impl FnOnce(&Path) -> io::Result<T>,
+) -> io::Result<T> {
+    make_room(path)?;
+    let partial = partial(path);
+    let written = fill(File::create(&partial)?, content);
+    let moved = written.and_then(|()| to_move(&partial));
+    if moved.is_err() {
+        // What went wrong before counts.
+        let _ = fs::remove_file(&partial);
+    }
+    moved
 }
 
 /// Creates a file that is written while the run goes on.
@@ -121,6 +177,19 @@ mod tests {
         fs::write(at.join("file"), "").unwrap();
         assert!(check(&at.join("file/r.json")).is_err());
         check(Path::new("/dev/null")).unwrap();
+    }
+
+    #[test]
+    fn a_new_file_takes_the_first_name_that_is_free() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("deep/r.json");
+        for (text, name) in [("one", "r.json"), ("two", "r_2.json"), ("three", "r_3.json")] {
+            let written = write_new(&path, |out| out.write_all(text.as_bytes())).unwrap();
+            assert_eq!(written, path.with_file_name(name));
+            assert_eq!(fs::read_to_string(written).unwrap(), text);
+        }
+        assert!(write_new(&path, |_| Err(io::ErrorKind::StorageFull.into())).is_err());
+        assert_eq!(fs::read_dir(directory.path().join("deep")).unwrap().count(), 3);
     }
 
     #[test]

@@ -16,7 +16,6 @@ pub(super) fn flags(args: &ReplayArgs) -> Vec<String> {
     let shares = (said(args.shared_prefix_ratio), args.num_prefix_groups != 0);
     let tool_calls = form(TraceFormat::AppliedComputeAgentic);
     let of_trace = "without a trace";
-    let of_synthetic = "with a trace, which has sessions, prompts and times of its own";
     let found = [
         (
             "--trace-format",
@@ -49,22 +48,15 @@ pub(super) fn flags(args: &ReplayArgs) -> Vec<String> {
             "without --request-rate",
         ),
         (
-            "--turns-per-session",
-            trace && args.turns_per_session != 1,
-            of_synthetic,
-        ),
-        (
-            "--inter-turn-delay-ms",
-            trace && said(args.inter_turn_delay_ms),
-            of_synthetic,
-        ),
-        (
             "--inter-turn-delay-ms",
             !trace && args.turns_per_session == 1 && said(args.inter_turn_delay_ms),
             "without --turns-per-session above 1",
         ),
-        ("--shared-prefix-ratio", trace && shares.0, of_synthetic),
-        ("--num-prefix-groups", trace && shares.1, of_synthetic),
+        (
+            "--arrival-speedup-ratio",
+            args.replay_concurrency.is_some() && args.arrival_speedup_ratio.total_cmp(&1.0).is_ne(),
+            "with --replay-concurrency, which waits for no arrival",
+        ),
         (
             "--shared-prefix-ratio",
             !trace && shares == (true, false),
@@ -157,16 +149,12 @@ mod tests {
                 "--arrival-seed does nothing without --request-rate",
             ),
             (
-                &["t", "--turns-per-session=2"],
-                "--turns-per-session does nothing with a trace",
-            ),
-            (
-                &["t", "--inter-turn-delay-ms=2"],
-                "--inter-turn-delay-ms does nothing with a trace",
-            ),
-            (
                 &["--inter-turn-delay-ms=2"],
                 "--inter-turn-delay-ms does nothing without --turns-per-session above 1",
+            ),
+            (
+                &["--replay-concurrency=2", "--arrival-speedup-ratio=0"],
+                "--arrival-speedup-ratio does nothing with --replay-concurrency",
             ),
             (
                 &["--shared-prefix-ratio=0.5"],
@@ -202,8 +190,6 @@ mod tests {
             assert_eq!(found.len(), 1, "{found:?}");
             assert!(found[0].starts_with(expected), "{found:?}");
         }
-        let found = said(&["t", "--shared-prefix-ratio=0.5", "--num-prefix-groups=2"]);
-        assert_eq!(found.len(), 2, "{found:?}");
         let used = [
             "--router-mode=kv_router",
             "--router-config={}",

@@ -9,6 +9,7 @@ mod graphs;
 mod idle;
 mod inputs;
 mod interrupt;
+mod memory;
 mod mooncake;
 mod output;
 mod outside;
@@ -84,6 +85,14 @@ impl RunError {
             | Self::Write(..) => 1,
         }
     }
+}
+
+/// Checks flags without a run; what a trace says is not looked at.
+///
+/// # Errors
+/// [`RunError`] names the flag or the value at fault.
+pub(crate) fn check(args: &ReplayArgs) -> Result<(), RunError> {
+    plan::Plan::new(args)?.check_load(args)
 }
 
 /// Runs a replay. `observe` is asked now and then and can end it early.

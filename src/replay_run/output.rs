@@ -1,7 +1,8 @@
 //! Terminal and files.
 
 use std::fmt::Write as _;
-use std::io::Write;
+use std::fs::File;
+use std::io::{BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -36,7 +37,7 @@ pub fn run_with(
     args: &ReplayArgs,
     replay: impl FnOnce(&ReplayArgs, &mut dyn FnMut(Progress) -> Control) -> Result<Report, RunError>,
 ) -> Result<(), RunError> {
-    let path = report_path(args.report_json.as_deref());
+    let (path, named) = report_path(args.report_json.as_deref());
     check_outputs(args, &path)?;
     let mut runs = compared(&args.html_compare)?;
     for warning in idle::flags(args) {
@@ -57,10 +58,16 @@ pub fn run_with(
     let report = result?;
     let wall_ms = meter.elapsed().as_secs_f64() * 1e3;
     let summary = report.to_json(wall_ms);
-    destination::write(&path, |out| {
+    let fill = |out: &mut BufWriter<File>| {
         serde_json::to_writer_pretty(&mut *out, &summary)?;
         out.write_all(b"\n")
-    })?;
+    };
+    let path = if named {
+        destination::write(&path, fill).map(|()| path)?
+    } else {
+        // Runs of one second do not take each other's place.
+        destination::write_new(&path, fill)?
+    };
     for records in [&args.report_jsonl, &args.request_records].into_iter().flatten() {
         write_records(records, &report)?;
     }
@@ -200,17 +207,19 @@ fn write_records(path: &Path, report: &Report) -> Result<(), RunError> {
     })
 }
 
-/// Where the report goes: the given file, or a file with the time in its name in the given or current directory.
-fn report_path(given: Option<&Path>) -> PathBuf {
+/// Where the report goes, and whether its name was given: the given file, or a file with the time in its name in the given
+/// or current directory.
+fn report_path(given: Option<&Path>) -> (PathBuf, bool) {
     match given {
         // One that is not there yet may still be named as a directory.
-        Some(path) if !path.is_dir() && !path.as_os_str().as_bytes().ends_with(b"/") => path.to_owned(),
+        Some(path) if !path.is_dir() && !path.as_os_str().as_bytes().ends_with(b"/") => (path.to_owned(), true),
         directory => {
             let seconds = SystemTime::now()
                 .duration_since(UNIX_EPOCH)
                 .map_or(0, |since| since.as_secs());
             let name = format!("dynamo_replay_report_{}.json", stamp(seconds));
-            directory.map_or_else(|| PathBuf::from(&name), |directory| directory.join(&name))
+            let path = directory.map_or_else(|| PathBuf::from(&name), |directory| directory.join(&name));
+            (path, false)
         }
     }
 }

@@ -21,6 +21,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::plain_words::number;
 use crate::replay::{Decision, Planner, PlannerError, Snapshot};
 
 use super::decisions::object;
@@ -30,6 +31,8 @@ use super::interrupt;
 const MAX_LINE: u64 = 1 << 20;
 /// How long a program may take to answer unless it is said otherwise, s.
 const TIMEOUT_S: f64 = 60.0;
+/// Longest: 11 days, which the clock can be wound on by.
+const MAX_TIMEOUT: Duration = Duration::from_secs(1_000_000);
 /// How long it may take to end.
 const FAREWELL: Duration = Duration::from_secs(5);
 /// How long it may take when it did not answer and a signal came.
@@ -107,7 +110,12 @@ impl Outside {
         };
         let timeout = program.timeout_seconds.unwrap_or(TIMEOUT_S);
         let timeout = Duration::try_from_secs_f64(timeout)
-            .map_err(|_| format!("timeout_seconds is {timeout}, expected a number from 0 on"))?;
+            .ok()
+            .filter(|timeout| *timeout <= MAX_TIMEOUT)
+            .ok_or_else(|| {
+                let (found, most) = (number(timeout), MAX_TIMEOUT.as_secs());
+                format!("timeout_seconds is {found}, expected a number from 0 to {most}")
+            })?;
         let mut child = Command::new(name)
             .args(arguments)
             .stdin(Stdio::piped())

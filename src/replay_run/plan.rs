@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use serde_json::Value;
+
 use crate::cli::{ReplayArgs, ReplayMode, RouterMode, TraceFormat};
 use crate::engine::Semantics;
 use crate::plain_words::number;
@@ -10,6 +12,7 @@ use crate::router::{PolicyProfile, PrefillLoadModel, QueuePolicy, RouterConfig};
 use crate::types::SimTime;
 
 use super::interrupt::Reading;
+use super::memory;
 use super::planner;
 use super::pools::Pools;
 use super::sizes::check_replicas;
@@ -20,6 +23,8 @@ pub(super) struct Plan {
     pools: Pools,
     router: RouterConfig,
     policy: PolicyProfile,
+    /// Bytes that requests may take.
+    memory: u64,
 }
 
 pub(super) fn usage<T>(what: impl Into<String>) -> Result<T, RunError> {
@@ -37,10 +42,7 @@ impl Plan {
         check_aic(args)?;
         check_values(args)?;
         let pools = Pools::new(args)?;
-        let mut router = match &args.router_config {
-            Some(json) => RouterConfig::parse(json)?,
-            None => RouterConfig::default(),
-        };
+        let mut router = router_config(args)?;
         if let Some(policy) = pools.queue_policy() {
             router.router_queue_policy = queue_policy(policy)?;
         }
@@ -52,13 +54,19 @@ impl Plan {
             );
         }
         let policy = policy_profile(args, &router)?;
-        Ok(Self { pools, router, policy })
+        Ok(Self {
+            pools,
+            router,
+            policy,
+            memory: memory::limit(),
+        })
     }
 
     /// The fleet with its router.
     pub(super) fn harness(&self, args: &ReplayArgs) -> Result<Harness, RunError> {
         let fleet = self.pools.fleet(args, self.plays_sessions(args));
-        let mut harness = Harness::new(fleet, &self.router(args))?.with_sla(sla(args));
+        let harness = Harness::new(fleet, &self.router(args))?.with_sla(sla(args));
+        let mut harness = harness.with_memory_limit(self.memory);
         if keeps_records(args) {
             harness = harness.with_records();
         }
@@ -96,14 +104,38 @@ impl Plan {
         !args.trace_files.is_empty() || !self.synthetic(args).is_simple()
     }
 
+    /// Checks synthetic load.
+    pub(super) fn check_load(&self, args: &ReplayArgs) -> Result<(), RunError> {
+        if !args.trace_files.is_empty() {
+            return Ok(());
+        }
+        let load = self.synthetic(args);
+        load.validate()?;
+        let (needed, there_is) = (load.least_memory(keeps_records(args)) >> 20, self.memory >> 20);
+        if needed > there_is {
+            return invalid(format!(
+                "--request-count is {}: so many requests would take {needed} MiB or more, and there are {there_is} MiB; give \
+                 fewer, or let fewer of them be in flight with --replay-concurrency",
+                load.count
+            ));
+        }
+        Ok(())
+    }
+
     /// The workload.
     pub(super) fn source(&self, args: &ReplayArgs) -> Result<Box<dyn Source>, RunError> {
         if args.trace_files.is_empty() {
+            self.check_load(args)?;
             return Ok(self.synthetic(args).source()?);
         }
         let _reading = Reading::begin();
-        let workload = super::workload(args)?;
+        let mut workload = super::workload(args)?;
         check_form(args, &workload)?;
+        if let Workload::Sessions(trace) = &mut workload
+            && self.pools.has_host_memory()
+        {
+            trace.renumber();
+        }
         workload.source(args)
     }
 
@@ -139,6 +171,8 @@ pub struct RealTimePlan {
     pub router: RouterSpec,
     /// The workload.
     pub source: Box<dyn Source>,
+    /// Bytes that requests may take.
+    pub memory: u64,
     /// Bounds of good service.
     pub sla: Sla,
     /// A record of every request is wanted.
@@ -160,6 +194,7 @@ impl RealTimePlan {
             fleet: plan.pools.fleet(args, false),
             router: plan.router(args),
             source: plan.source(args)?,
+            memory: plan.memory,
             sla: sla(args),
             records: keeps_records(args),
             curves: args.html.is_some(),
@@ -250,6 +285,18 @@ fn check_trace_flags(args: &ReplayArgs, open_loop: bool) -> Result<(), RunError>
     if open_loop {
         return usage("--request-rate and --arrival-interval-ms are for synthetic load; a trace has its own times");
     }
+    for (flag, said) in [
+        ("--turns-per-session", args.turns_per_session != 1),
+        ("--shared-prefix-ratio", args.shared_prefix_ratio != 0.0),
+        ("--num-prefix-groups", args.num_prefix_groups != 0),
+        ("--inter-turn-delay-ms", args.inter_turn_delay_ms != 0.0),
+    ] {
+        if said {
+            return usage(format!(
+                "{flag} is for synthetic load; a trace has sessions, prompts and times of its own"
+            ));
+        }
+    }
     let shards = matches!(args.trace_format, TraceFormat::Dynamo | TraceFormat::Weka);
     if !shards && args.trace_files.len() > 1 {
         return usage("several trace files work with --trace-format dynamo and weka only; give one file");
@@ -282,7 +329,10 @@ fn check_planner_flags(args: &ReplayArgs) -> Result<(), RunError> {
 
 /// Any flag of the prefill model needs the three that identify it.
 fn check_aic(args: &ReplayArgs) -> Result<(), RunError> {
-    let dtype = |given: &Option<String>| given.as_deref().is_some_and(|dtype| dtype != "auto");
+    let dtype = |given: &Option<String>| {
+        let given = given.as_deref().map(str::trim);
+        given.is_some_and(|dtype| !dtype.is_empty() && !dtype.eq_ignore_ascii_case("auto"))
+    };
     let any = args.aic_backend.is_some()
         || args.aic_system.is_some()
         || args.aic_model_path.is_some()
@@ -326,11 +376,14 @@ fn check_values(args: &ReplayArgs) -> Result<(), RunError> {
     if args.replay_concurrency == Some(0) {
         return invalid("--replay-concurrency is 0, expected at least 1");
     }
-    if args.trace_block_size == Some(0) {
+    if args.trace_block_size == Some(0) && !args.trace_files.is_empty() {
         return invalid("--trace-block-size is 0, expected at least 1");
     }
+    if args.model_name.as_deref() == Some("") {
+        return invalid("--model-name is empty; name a model of the router policy file, or leave it out");
+    }
     let speedup = args.arrival_speedup_ratio;
-    if !speedup.is_finite() || speedup <= 0.0 {
+    if args.replay_concurrency.is_none() && (!speedup.is_finite() || speedup <= 0.0) {
         return invalid(format!(
             "--arrival-speedup-ratio is {}, expected a finite number above 0",
             number(speedup)
@@ -365,14 +418,14 @@ fn check_values(args: &ReplayArgs) -> Result<(), RunError> {
         ));
     }
     if args.agentic_lanes.is_some() && !may_be_graph(args) {
-        return invalid("--agentic-lanes works with --trace-format agentic_mooncake, weka and dynamo only");
+        return usage("--agentic-lanes works with --trace-format agentic_mooncake, weka and dynamo only");
     }
     let late = args.kv_event_lag_ms > 0.0;
     if late && args.router_mode == RouterMode::RoundRobin {
-        return invalid("--kv-event-lag-ms works with --router-mode kv_router only; a round robin looks at no cache");
+        return usage("--kv-event-lag-ms works with --router-mode kv_router only; a round robin looks at no cache");
     }
     if late && args.replay_mode == ReplayMode::Online {
-        return invalid("--kv-event-lag-ms works with --replay-mode offline only");
+        return usage("--kv-event-lag-ms works with --replay-mode offline only");
     }
     if is_graph(args.trace_format) && args.replay_concurrency.is_some() {
         return invalid("a trace of request graphs sets its own pace; leave out --replay-concurrency");
@@ -409,6 +462,22 @@ pub(super) fn policy_file(args: &ReplayArgs, router: &RouterConfig) -> Option<Pa
     let given = args.router_policy_config.clone();
     let given = given.or_else(|| std::env::var_os("DYN_ROUTER_POLICY_CONFIG").map(PathBuf::from));
     given.or_else(|| router.router_policy_config.as_ref().map(PathBuf::from))
+}
+
+/// What `--router-config` says, or the defaults.
+fn router_config(args: &ReplayArgs) -> Result<RouterConfig, RunError> {
+    let Some(json) = &args.router_config else {
+        return Ok(RouterConfig::default());
+    };
+    let config = RouterConfig::parse(json)?;
+    // The null of 1.6.1 means what 1.4.2 calls 0.
+    let is_null = || {
+        serde_json::from_str::<Value>(json).is_ok_and(|said| said.get("shared_cache_multiplier") == Some(&Value::Null))
+    };
+    if args.semantics == Semantics::V1_4_2 && is_null() {
+        return invalid("router config: shared_cache_multiplier is null, expected a number with --semantics 1.4.2");
+    }
+    Ok(config)
 }
 
 /// Policy classes of the router's queue.

@@ -68,6 +68,14 @@ impl Pools {
         self.prefill.as_ref().unwrap_or(&self.serving).engine.block_size
     }
 
+    /// Whether any worker has memory below the GPU.
+    pub(super) fn has_host_memory(&self) -> bool {
+        let prefill = self.prefill.iter().map(|side| &side.engine);
+        prefill
+            .chain([&self.serving.engine])
+            .any(|engine| engine.tiers.is_some())
+    }
+
     /// The queue policy that the engine arguments name.
     pub(super) fn queue_policy(&self) -> Option<&str> {
         let first = self.prefill.as_ref().unwrap_or(&self.serving);
@@ -136,7 +144,7 @@ impl Engines {
 fn capabilities(document: &EngineDocument) -> Capabilities {
     let (engine, ranks) = (&document.engine, document.data_parallel_size);
     Capabilities {
-        gpus: ranks,
+        gpus: document.gpus,
         max_num_batched_tokens: engine.max_num_batched_tokens,
         max_num_seqs: engine.max_num_seqs,
         context_length: engine.max_model_len,
@@ -150,7 +158,7 @@ fn pool(document: &EngineDocument, workers: u32) -> PoolSpec {
         engine: document.engine.clone(),
         workers,
         dp_size: document.data_parallel_size,
-        gpus_per_worker: document.data_parallel_size,
+        gpus_per_worker: document.gpus,
         startup: document.startup_time,
     }
 }

@@ -45,7 +45,13 @@ impl Meter {
         let virtual_s = progress.now.as_ms() / 1e3;
         let rate = progress.ended as f64 / self.elapsed().as_secs_f64().max(1e-9);
         let left = (progress.total - progress.ended.min(progress.total)) as f64 / rate.max(1e-9);
-        let speed = format!("{rate:.0}/s, ETA {left:.0} s, virtual time {virtual_s:.1} s");
+        // Nothing is known of the rest before something ended.
+        let end = if progress.ended == 0 {
+            "ETA unknown".to_owned()
+        } else {
+            format!("ETA {left:.0} s")
+        };
+        let speed = format!("{rate:.0}/s, {end}, virtual time {virtual_s:.1} s");
         if let Some(bar) = &self.bar {
             bar.set_length(progress.total);
             bar.set_position(progress.ended);

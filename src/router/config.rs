@@ -222,6 +222,10 @@ impl RouterConfig {
     /// # Errors
     /// [`ConfigError`] names the key and what was expected.
     pub fn parse(json: &str) -> Result<Self, ConfigError> {
+        // A list would pass by position.
+        if json.trim_start().starts_with('[') {
+            return Err(ConfigError::Form("it is an array, expected an object".into()));
+        }
         let mut text = serde_json::Deserializer::from_str(json);
         let read = serde_path_to_error::deserialize(&mut text).map_err(|error| {
             let inner = error.inner();

@@ -434,7 +434,7 @@ fn overlap_of(overlaps: &[Overlap], number: usize) -> Overlap {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::{LocalHash, StoredBlock};
+    use crate::types::{LocalHash, LowerTier, StoredBlock};
 
     fn router(config: &RouterConfig, workers: u32) -> KvRouter {
         let mut router = KvRouter::new(config.clone(), &PolicyProfile::of_config(config), 64, Some(4096), 7);
@@ -486,6 +486,32 @@ mod tests {
         router.free(1, SimTime::of_nanos(5));
         router.free(2, SimTime::of_nanos(5));
         assert_eq!(router.active.count(0) + router.active.count(1), 0);
+    }
+
+    #[test]
+    fn blocks_in_host_memory_draw_by_their_weight() {
+        let target = |config: &RouterConfig| {
+            let mut router = router(config, 2);
+            let change = TierEvent {
+                tier: LowerTier::Host,
+                event: stored(0..8),
+            };
+            router.apply_lower(Target { worker: 1, rank: 0 }, &change);
+            // The other one is ahead by less than that.
+            router.apply(Target { worker: 0, rank: 0 }, &stored(0..5));
+            let placement = placed(router.arrive(arrival(1, 0..8), SimTime::ZERO));
+            (
+                placement.target.worker,
+                placement.overlap_blocks,
+                placement.best_overlap_blocks,
+            )
+        };
+        assert_eq!(target(&RouterConfig::default()), (1, 6, 6));
+        let light = RouterConfig {
+            host_cache_hit_weight: 0.5,
+            ..RouterConfig::default()
+        };
+        assert_eq!(target(&light), (0, 5, 5));
     }
 
     #[test]

@@ -5,11 +5,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
+use serde_norway::{Mapping, Value};
+
+use crate::plain_words::plain;
 
 use super::{ConfigError, QueuePolicy, RouterConfig};
 
 /// Name of the only class without a policy file.
 const DEFAULT_CLASS: &str = "default";
+
+/// What a profile has to have.
+const PARTS: &str = "give default_policy_family, uncached_isl_buckets and policy_classes";
 
 /// The classes that one model's requests fall into.
 #[derive(Debug, Clone, PartialEq)]
@@ -120,6 +126,18 @@ struct ClassEntry {
     cached_token_queue_limit_per_worker: Option<u64>,
 }
 
+/// A file by the names of its keys; one that is empty, or of comments alone, is an empty mapping.
+fn read(yaml: &str) -> Result<Document, ConfigError> {
+    let value: Value = serde_norway::from_str(yaml).map_err(|error| ConfigError::Policy(error.to_string()))?;
+    let value = match value {
+        Value::Null => Value::Mapping(Mapping::new()),
+        Value::Sequence(_) => return wrong("it is an array, expected an object"),
+        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Mapping(_) | Value::Tagged(_) => value,
+    };
+    serde_path_to_error::deserialize(value)
+        .map_err(|error| ConfigError::Policy(plain(&error.path().to_string(), &error.inner().to_string())))
+}
+
 fn wrong<T>(what: impl Into<String>) -> Result<T, ConfigError> {
     Err(ConfigError::Policy(what.into()))
 }
@@ -147,14 +165,13 @@ impl PolicyProfile {
         }
     }
 
-    /// Reads a policy file (YAML) for a model: its own profile where the file has one, else the file's root. A file
-    /// without classes means those of `config`.
+    /// Reads a policy file (YAML) for a model: its own profile where the file has one, else the file's root, else what
+    /// `config` says of all requests.
     ///
     /// # Errors
     /// [`ConfigError::Policy`] names the key and what was expected.
     pub fn parse(yaml: &str, model: Option<&str>, config: &RouterConfig) -> Result<Self, ConfigError> {
-        let document: Document =
-            serde_norway::from_str(yaml).map_err(|error| ConfigError::Policy(error.to_string()))?;
+        let document = read(yaml)?;
         for (key, section) in [
             ("worker_selection", &document.worker_selection),
             ("request_classifier", &document.request_classifier),
@@ -166,11 +183,15 @@ impl PolicyProfile {
         }
         // Every profile is checked, also those of other models.
         let mut chosen = None;
+        let has_models = !document.models.is_empty();
         for (name, root) in document.models {
             let profile = Self::resolve(root)
                 .map_err(|error| ConfigError::Policy(format!("models.{name}: {}", error.policy_text())))?;
+            let Some(profile) = profile else {
+                return wrong(format!("models.{name} defines nothing; {PARTS}"));
+            };
             if Some(name.as_str()) == model {
-                chosen = profile;
+                chosen = Some(profile);
             }
         }
         let root = Self::resolve(Root {
@@ -178,6 +199,11 @@ impl PolicyProfile {
             uncached_isl_buckets: document.uncached_isl_buckets,
             policy_classes: document.policy_classes,
         })?;
+        if root.is_none() && !has_models {
+            return wrong(format!(
+                "it defines nothing; {PARTS}, at its root or for a model under models"
+            ));
+        }
         Ok(chosen.or(root).unwrap_or_else(|| Self::of_config(config)))
     }
 
@@ -396,18 +422,32 @@ models:
     }
 
     #[test]
-    fn a_model_may_have_a_profile_of_its_own_and_an_empty_file_means_the_configuration() {
+    fn a_model_may_have_a_profile_of_its_own_and_others_have_that_of_the_root_or_of_the_configuration() {
         let config = RouterConfig::default();
         let big = PolicyProfile::parse(FILE, Some("big"), &config).unwrap();
         assert_eq!(big.classes()[0].name, "only");
         let other = PolicyProfile::parse(FILE, Some("small"), &config).unwrap();
         assert_eq!(other.classes().len(), 3);
-        assert_eq!(parse("{}").unwrap(), PolicyProfile::of_config(&config));
+        let (_, models) = FILE.split_once("models:").unwrap();
+        let without_root = parse(&format!("models:{models}")).unwrap();
+        assert_eq!(without_root, PolicyProfile::of_config(&config));
     }
 
     #[test]
     fn wrong_files_are_refused_with_the_name_of_what_is_wrong() {
         let cases = [
+            ("", "it defines nothing; give default_policy_family"),
+            ("# nothing\n", "it defines nothing"),
+            ("{}", "it defines nothing"),
+            ("null", "it defines nothing"),
+            ("models: {}", "it defines nothing"),
+            ("models: {big: {}}", "models.big defines nothing"),
+            ("[]", "it is an array, expected an object"),
+            ("5", "it is 5, expected an object"),
+            (
+                &FILE.replace("quantum: 9", "quantum: -9"),
+                "models.big.policy_classes[0].quantum is -9, expected a whole number from 0 on",
+            ),
             ("default_policy_family: chat", "all three or none"),
             ("quanta: 1", "quanta"),
             (&FILE.replace("min_tokens: 1000", "min_tokens: 0"), "increase"),

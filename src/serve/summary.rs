@@ -32,7 +32,9 @@ pub(super) fn check(args: &ServeArgs, merged: &Merged) -> Result<(), ServeError>
             ),
         ];
         for (flag, path) in named {
-            path.into_iter().for_each(|path| files.reads(flag, path));
+            if let Some(path) = path {
+                files.reads(flag, path);
+            }
         }
     }
     files.writes("--summary", path).map_err(|clash| match clash {

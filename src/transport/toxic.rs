@@ -49,6 +49,9 @@ impl<T: Copy> Toxic<T> {
 /// Bytes that are read at a time.
 const CHUNK: usize = 16 * 1024;
 
+/// What a wait has to come to for anybody to notice.
+const SHORTEST_WAIT: Duration = Duration::from_micros(1);
+
 /// A narrow connection writes this many times a second.
 const STEPS_PER_SECOND: f64 = 50.0;
 
@@ -172,13 +175,19 @@ impl Toxics {
     )]
     async fn write(&self, to: &mut (impl AsyncWriteExt + Unpin), bytes: &[u8]) -> io::Result<()> {
         let (mut size, pause) = self.slice.as_ref().map_or((CHUNK, Duration::ZERO), Toxic::act);
-        let rate = self.bytes_per_s.as_ref().map(Toxic::act);
-        if let Some(rate) = rate {
-            size = size.min((rate / STEPS_PER_SECOND) as usize);
+        if let Some(narrow) = &self.bytes_per_s {
+            size = size.min((narrow.does / STEPS_PER_SECOND) as usize);
         }
         for piece in bytes.chunks(size.max(1)) {
             to.write_all(piece).await?;
-            let narrow = rate.map_or(Duration::ZERO, |rate| span_of_ms(piece.len() as f64 * 1e3 / rate));
+            let narrow = self.bytes_per_s.as_ref().map_or(Duration::ZERO, |narrow| {
+                let span = span_of_ms(piece.len() as f64 * 1e3 / narrow.does);
+                // So much bandwidth is no bandwidth limit.
+                if span >= SHORTEST_WAIT {
+                    narrow.fault.happened();
+                }
+                span
+            });
             let wait = pause.saturating_add(narrow);
             if !wait.is_zero() {
                 tokio::time::sleep(wait).await;

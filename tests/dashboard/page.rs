@@ -68,6 +68,25 @@ fn a_page_shows_512_workers_and_a_kill_within_a_second() {
         browser.value("PLOTS[0].canvas.dataset.marks > 0").as_bool().unwrap(),
         "the plots mark it"
     );
+
+    // A command to many names each of them, without a place to break the line.
+    browser.value("document.getElementById('whom').value = '25%'");
+    browser.value("document.getElementById('factor').value = ''");
+    browser.click("[data-command=slow]");
+    browser.until("document.getElementById('notice').textContent === 'Slow needs a factor above 1'");
+    browser.value("document.getElementById('factor').value = '3'");
+    browser.click("[data-command=slow]");
+    browser.until("document.getElementById('confirm').open");
+    browser.click("#confirm-yes");
+    admin
+        .scene
+        .until("it is done", |_| admin.get("/v1/faults").1[0]["phase"] == "open");
+    let struck = admin.get("/v1/faults").1[0]["workers"].clone();
+    assert_eq!(struck.as_array().unwrap().len(), 128);
+    browser.value(&format!("choose({})", struck[0]));
+    browser.until("document.getElementById('worker').textContent.includes('Faults in force')");
+    let width = browser.value("document.documentElement.scrollWidth - document.documentElement.clientWidth");
+    assert_eq!(width, 0, "the page does not scroll sideways");
     assert_eq!(browser.complaints(), Vec::<Value>::new());
 }
 

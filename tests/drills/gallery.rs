@@ -72,7 +72,7 @@ fn ruined(scenario: &Scenario, noise: bool) -> Record {
         instance: None,
         workers: vec![0],
         is_counted: true,
-        has_ids: true,
+        is_judged: true,
         believed_hit: Some(0.9),
     };
     let mut record = Record {
@@ -103,6 +103,7 @@ fn ruined(scenario: &Scenario, noise: bool) -> Record {
             at: step.at.0,
             lines: Vec::new(),
             disturbs: step.disturbs(),
+            may_miss: false,
             faults: Vec::new(),
             victims: if noise { vec![0, 1] } else { Vec::new() },
             errors: Vec::new(),

@@ -40,8 +40,13 @@ impl Admin {
     }
 
     pub(crate) fn post(&self, path: &str, body: &Value) -> (u16, Value) {
+        self.send(path, &body.to_string())
+    }
+
+    /// Posts a body as it is.
+    pub(crate) fn send(&self, path: &str, body: &str) -> (u16, Value) {
         let request = self.agent.post(format!("{}{path}", self.url));
-        Self::read(request.send(body.to_string()))
+        Self::read(request.send(body))
     }
 
     pub(crate) fn put(&self, path: &str, body: &Value) -> (u16, Value) {

@@ -166,6 +166,13 @@ fn bad_input_is_refused_in_words() {
         ("/v1/records", "prefix"),
         ("/v1/requests?worker=w0/r0", "w0/r0"),
         ("/v1/live?x=1", "x"),
+        ("/v1/blocks/w0?limit=-1", "limit"),
+        ("/v1/cache/w0?x=1", "x"),
+        ("/v1/actors/w0?x=1", "x"),
+        ("/v1/former/w0?x=1", "x"),
+        ("/v1/faults?select=w0", "select"),
+        ("/v1/kinds?layer=life", "layer"),
+        ("/v1/why/a?worker=w0", "worker"),
     ] {
         let (status, answer) = admin.get(path);
         let error = answer["error"].as_str().unwrap_or_default();
@@ -176,6 +183,23 @@ fn bad_input_is_refused_in_words() {
         assert_eq!(status, 404, "{path}: {answer}");
         assert!(answer["error"].as_str().unwrap().contains("w99"), "{path}: {answer}");
     }
+    // What would be passed over must not do more than was meant.
+    admin.fault("w0 slow factor=2");
+    let (status, answer) = admin.delete("/v1/faults?select=w7");
+    assert_eq!(status, 400, "{answer}");
+    let twice = r#"{"add": ["w0 hang"], "remove": [], "add": ["w0 stall ms=1"]}"#;
+    let (status, answer) = admin.send("/v1/faults", twice);
+    assert_eq!(status, 400, "{answer}");
+    assert!(
+        answer["error"].as_str().unwrap().contains("`add` stands there twice"),
+        "{answer}"
+    );
+    assert_eq!(admin.get("/v1/faults").1.as_array().unwrap().len(), 1);
+    let (_, none) = admin.get("/v1/journal?limit=0");
+    assert_eq!(
+        (&none["entries"], &none["next"], &none["more"]),
+        (&json!([]), &json!(0), &json!(true))
+    );
     let huge = json!("w".repeat(2 << 20));
     assert_eq!(admin.post("/v1/faults", &huge).0, 413);
 }

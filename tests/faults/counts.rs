@@ -242,6 +242,7 @@ fn what_has_not_come_to_pass_does_not_count() {
         "malformed_frame after_tokens=10",
         "limit_data bytes=1000000",
         "response.reset_peer after_ms=86400000",
+        "bandwidth bytes_per_s=1000000000000",
         "slow_start ms=10",
         "key_kept",
         "lose_capacity share=0.000001",

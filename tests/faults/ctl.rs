@@ -147,6 +147,11 @@ fn exit_codes_tell_bad_input_from_a_fleet_that_says_no() {
         (&["faults", "kinds", "explode"], 2, "no fault kind `explode`"),
         (&["faults", "add", "w0 hang", "--remove", "f9"], 2, "no fault f9"),
         (&["--url", "ftp://x", "list"], 2, "no address"),
+        (
+            &["--url", &admin.url.replace("http:", "https:"), "list"],
+            1,
+            "use http://",
+        ),
         (&["--url", "http://127.0.0.1:1", "list"], 1, "cannot reach the fleet"),
         (&["explode"], 2, ""),
     ] {

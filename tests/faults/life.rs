@@ -192,6 +192,25 @@ fn a_flap_ends_with_its_window_and_a_fleet_that_flaps_stops() {
 }
 
 #[test]
+fn a_fleet_that_drains_can_still_be_healed() {
+    let admin = Admin::start(&["--speedup-ratio", "0"]);
+    admin.fault("w0 hang");
+    let mut answer = call(&admin.scene.address(0), "a", &chat(&[1; 4], 3)).unwrap();
+    admin.scene.until("it is taken", |_| admin.get("/v1/why/a").0 == 200);
+    admin.scene.cluster.begin_stop();
+    admin
+        .scene
+        .until("it drains", |scene| scene.worker(0).state == WorkerState::Draining);
+    let (status, done) = admin.post("/v1/commands", &json!({"command": "heal", "select": "w0"}));
+    assert_eq!(status, 200, "{done}");
+    assert_eq!(answer.finish().unwrap().tokens.len(), 3);
+    assert!(admin.scene.cluster.wait_over(PATIENCE), "nothing holds it any more");
+    // Nobody is started any more.
+    let (status, done) = admin.post("/v1/commands", &json!({"command": "heal", "select": "w0"}));
+    assert_eq!(status, 503, "{done}");
+}
+
+#[test]
 fn a_rank_in_back_off_is_said_to_be_down_and_a_spent_budget_is_in_the_journal() {
     let admin = Admin::start(&[]);
     let order = json!({"command": "panic", "path": "w0/r0"});

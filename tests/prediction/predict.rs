@@ -179,10 +179,127 @@ fn results_are_not_written_over_by_accident() {
     succeed(directory.path(), &[&args[..], &["--overwrite"]].concat());
 }
 
+/// Each value is refused with 2 and these words.
+fn every_one_is_refused(cases: &[(&str, &str)]) {
+    let directory = directory();
+    for (set, words) in cases {
+        let args = [
+            "predict",
+            "-c",
+            "p.yaml",
+            "--stack",
+            "dynamo",
+            "--set",
+            set,
+            "--output-dir",
+            "none",
+        ];
+        refuse(directory.path(), &args, 2, &[words]);
+    }
+}
+
+#[test]
+fn a_load_that_makes_no_sense_is_told_by_its_path() {
+    every_one_is_refused(&[
+        ("traffic.load.type=poisson", "traffic.load.concurrency is not known"),
+        ("traffic.load=5", "traffic.load is 5, expected an object"),
+        (
+            "traffic.load.type=sometimes",
+            "traffic.load is \"sometimes\", expected one of concurrency",
+        ),
+        (
+            "traffic.load.type=5",
+            "traffic.load.type is 5, expected the name of a type",
+        ),
+        (
+            "traffic.load.type=",
+            "traffic.load.type is null, expected the name of a type",
+        ),
+        (
+            "traffic.load.concurrency=-1",
+            "traffic.load.concurrency is -1, expected a whole number",
+        ),
+        (
+            "traffic.load.concurrency=1.5",
+            "traffic.load.concurrency is 1.5, expected a whole number",
+        ),
+        (
+            "traffic.load.concurrency=1e1",
+            "traffic.load.concurrency is 10.0, expected a whole number",
+        ),
+        (
+            "traffic.load.concurrency=null",
+            "traffic.load.concurrency is null, expected a whole number",
+        ),
+        (
+            "traffic.load.concurrency='16'",
+            "traffic.load.concurrency is \"16\", expected a whole number",
+        ),
+        (
+            "traffic.load={type: kv_capacity_fraction, fraction: 0.5}",
+            "traffic.load: type kv_capacity_fraction is for recommend",
+        ),
+        (
+            "traffic.stop={requests_per_load_unit: 1e300}",
+            "requests_per_load_unit is 1e300, expected a number above 0 that makes at most 4294967295 requests",
+        ),
+        (
+            "traffic={source: {type: synthetic-session, session: {prefix_groups: 2, shared_prefix_ratio: 1.5}}}",
+            "traffic.source.session.shared_prefix_ratio must be between 0.0 and 1.0, got 1.5",
+        ),
+        (
+            "traffic={source: {type: synthetic-session, session: {inter_turn_delay_ms: -1}}}",
+            "traffic.source.session.inter_turn_delay_ms must be finite",
+        ),
+        (
+            "traffic={source: {input_tokens: 4000000000}}",
+            "traffic.source.input_tokens is 4000000000, expected at most",
+        ),
+    ]);
+}
+
+#[test]
+fn what_engines_refuse_is_told_by_its_path_in_the_document() {
+    every_one_is_refused(&[
+        ("engine.context_length=0", "engine.context_length 0 must be at least 1"),
+        (
+            "engine.workers.aggregated.kv_cache.block_size=0",
+            "engine.workers.aggregated.kv_cache.block_size 0 must be at least 1",
+        ),
+        (
+            "engine.workers.aggregated.scheduler.max_sequences=0",
+            "engine.workers.aggregated.scheduler.max_sequences 0 must be at least 1",
+        ),
+        (
+            "engine.workers.aggregated.kv_cache.capacity={type: fixed, blocks: 0}",
+            "engine.workers.aggregated.kv_cache.capacity.blocks 0 must be at least 1",
+        ),
+        (
+            "engine.workers.aggregated.timing={type: fixed, prefill_ms: 1, decode_ms: -1}",
+            "engine.workers.aggregated.timing",
+        ),
+        (
+            "engine.workers.aggregated.timing={type: polynomial, decode_ms: 1}",
+            "engine.workers.aggregated.timing.decode_ms is not known",
+        ),
+        (
+            "engine.workers.aggregated.parallelism.replicas=1000000000",
+            "engine.workers.aggregated.parallelism",
+        ),
+        (
+            "engine.workers.aggregated.parallelism.replicas=100000",
+            "engine.workers.aggregated.parallelism.replicas is 100000, expected at most 65536",
+        ),
+        (
+            "engine.workers.aggregated.parallelism.attention_data=5000",
+            "engine.workers.aggregated.parallelism.attention_data is 5000, expected at most 1024",
+        ),
+    ]);
+}
+
 #[test]
 fn every_refusal_names_the_path_of_the_key() {
-    let directory = directory();
-    for (set, words) in [
+    every_one_is_refused(&[
         ("engine.backend=mlx", "engine.backend is \"mlx\", expected one of"),
         ("engine.speed=3", "engine.speed is not known"),
         (
@@ -201,7 +318,10 @@ fn every_refusal_names_the_path_of_the_key() {
             "engine.context_length=many",
             "engine.context_length: `max` or a number of tokens",
         ),
-        ("traffic.load.type=poisson", "traffic.load.concurrency is not known"),
+        (
+            "planner={policy: {choices: [disabled]}}",
+            "planner.policy is an object, expected a string",
+        ),
         (
             "traffic.load={type: poisson}",
             "traffic.load: this source needs requests_per_second",
@@ -254,20 +374,8 @@ fn every_refusal_names_the_path_of_the_key() {
         ("planner={policy: enabled, mode: agg}", "planner.mode is not known"),
         ("evaluation.sla.e2e_ms=5", "evaluation.sla: e2e_ms stands alone"),
         ("engine", "--set engine: expected PATH=YAML"),
-    ] {
-        let args = [
-            "predict",
-            "-c",
-            "p.yaml",
-            "--stack",
-            "dynamo",
-            "--set",
-            set,
-            "--output-dir",
-            "none",
-        ];
-        refuse(directory.path(), &args, 2, &[words]);
-    }
+    ]);
+    let directory = directory();
     let args = ["predict", "-c", "p.yaml"];
     refuse(
         directory.path(),
@@ -301,9 +409,6 @@ fn counts_and_concurrency_follow_the_load() {
     assert_eq!(count(&["traffic.stop={requests_per_load_unit: 2.5}"]), 15);
     let rate = "traffic.load={type: constant_rate, requests_per_second: 8}";
     assert_eq!(count(&[rate, "traffic.stop={requests_per_load_unit: 0.01}"]), 1);
-    // 3 workers of 2 ranks with 500 blocks of 32 tokens hold 300 requests of 320 tokens.
-    let fraction = "traffic.load={type: kv_capacity_fraction, fraction: 0.1}";
-    assert_eq!(count(&[fraction, "traffic.stop={requests_per_load_unit: 1}"]), 30);
 }
 
 #[test]

@@ -155,11 +155,188 @@ fn parts_put_together_are_the_sweep_in_one() {
 }
 
 #[test]
+fn parts_of_a_search_by_chance_are_that_search() {
+    let directory = directory();
+    let at = directory.path();
+    let sweep = [
+        "recommend",
+        "-c",
+        "s.yaml",
+        "--set",
+        "optimizer={algorithm: random, max_trials: 7}",
+        "--set",
+        "optimization.target=ttft",
+        "--format",
+        "json",
+    ];
+    let whole = succeed(at, &[&sweep[..], &["--output-dir", "whole"]].concat());
+    for part in ["0/2", "1/2"] {
+        succeed(at, &[&sweep[..], &["--output-dir", "parts", "--shard", part]].concat());
+    }
+    let merged = succeed(
+        at,
+        &[&sweep[..], &["--output-dir", "merged", "--merge", "parts"]].concat(),
+    );
+    assert_eq!(merged, whole);
+}
+
+#[test]
+fn a_part_that_has_not_its_own_trials_is_refused() {
+    let directory = directory();
+    let at = directory.path();
+    for algorithm in ["grid", "random", "bayesian"] {
+        let set = format!("optimizer.algorithm={algorithm}");
+        let sweep = ["recommend", "-c", "s.yaml", "--overwrite", "--set", &set];
+        for part in ["0/2", "1/2"] {
+            succeed(at, &[&sweep[..], &["--output-dir", "parts", "--shard", part]].concat());
+        }
+        let merge = [&sweep[..], &["--output-dir", "merged", "--merge", "parts"]].concat();
+        succeed(at, &merge);
+        let file = |part: usize| at.join(format!("parts/shard-{part}-of-2.json"));
+        let part = json(&file(0));
+        let write = |changed: &Value| std::fs::write(file(0), changed.to_string()).unwrap();
+
+        let mut changed = part.clone();
+        changed["trials"] = Value::Array(Vec::new());
+        write(&changed);
+        refuse(
+            at,
+            &merge,
+            2,
+            &[
+                "shard-0-of-2.json: 0 of the 6 trials of part 0 of 2",
+                "without the mark of an interruption",
+            ],
+        );
+        changed["partial_of"] = 6.into();
+        write(&changed);
+        let said = succeed(at, &merge);
+        assert!(said.starts_with("Partial: interrupted after 6 of 12 trials"), "{said}");
+        changed["partial_of"] = 5.into();
+        write(&changed);
+        refuse(at, &merge, 2, &["partial_of is 5, but part 0 of 2 has 6 trials"]);
+
+        let mut changed = part.clone();
+        changed["trials"] = json(&file(1))["trials"].clone();
+        write(&changed);
+        refuse(at, &merge, 2, &["is none of those that part 0 of 2 tries"]);
+
+        let mut changed = part.clone();
+        changed["trials"][1] = changed["trials"][0].clone();
+        write(&changed);
+        refuse(at, &merge, 2, &["is there twice"]);
+
+        let mut changed = part;
+        changed["index"] = 7.into();
+        write(&changed);
+        refuse(at, &merge, 2, &["there is no part 7 of 2"]);
+    }
+}
+
+#[test]
+fn a_share_of_the_cache_is_recommended_as_the_number_that_it_is() {
+    let directory = directory();
+    let at = directory.path();
+    // 4 workers with 64 blocks of 64 tokens hold 78 requests of 210 tokens.
+    let load = "traffic.load={type: kv_capacity_fraction, fraction: {choices: [0.1, 0.5]}}";
+    let one = "engine.workers.aggregated.parallelism={replicas: 4}";
+    let sets = [
+        "--set",
+        load,
+        "--set",
+        one,
+        "--set",
+        "traffic.stop={requests_per_load_unit: 1}",
+    ];
+    let args = [
+        "recommend",
+        "-c",
+        "s.yaml",
+        "--output-dir",
+        "out",
+        "--set",
+        "optimization.target=ttft",
+    ];
+    succeed(at, &[&args[..], &sets].concat());
+    let found = json(&at.join("out/recommendation.json"));
+    let counts = found["recommendations"].as_array().unwrap().iter().map(|entry| {
+        let config = format!("out/{}", entry["config"].as_str().unwrap());
+        let args = ["predict", "-c", &config, "--format", "json", "--overwrite"];
+        let prediction: Value = serde_json::from_str(&succeed(at, &args)).unwrap();
+        let (share, count) = (
+            entry["settings"]["traffic.load.fraction"].as_f64().unwrap(),
+            prediction["summary"]["completed_requests"].as_u64().unwrap(),
+        );
+        assert_eq!(count, entry["metrics"]["completed_requests"].as_u64().unwrap());
+        (share, count)
+    });
+    let mut counts: Vec<(f64, u64)> = counts.collect();
+    counts.sort_by(|a, b| a.0.total_cmp(&b.0));
+    assert_eq!(counts, [(0.1, 8), (0.5, 39)]);
+}
+
+#[test]
+fn bounds_that_nothing_keeps_are_told() {
+    let directory = directory();
+    let run = |ttft: &str| {
+        Command::new(env!("CARGO_BIN_EXE_ghostfleet"))
+            .current_dir(directory.path())
+            .args(["recommend", "-c", "s.yaml", "--overwrite", "--output-dir", "out"])
+            .args(["--set", "optimization.target=goodput", "--set"])
+            .arg(format!("evaluation.sla.ttft_ms={ttft}"))
+            .output()
+            .unwrap()
+    };
+    let within = || json(&directory.path().join("out/recommendation.json"))["trials"]["within_sla"].clone();
+    let output = run("0.001");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{said}");
+    assert!(
+        said.contains("warning: no candidate served a request within evaluation.sla"),
+        "{said}"
+    );
+    assert_eq!(within(), 0);
+    let output = run("10000");
+    assert!(output.stderr.is_empty(), "{output:?}");
+    assert_eq!(within(), 10);
+}
+
+#[test]
+fn values_that_are_no_domain_are_told_in_the_words_of_the_file() {
+    let directory = directory();
+    for (set, words) in [
+        (
+            "optimization.target=null",
+            "optimization: target is null, expected a string",
+        ),
+        ("traffic={choices: [{}, {}]}", "traffic: {} is there twice"),
+        (
+            "traffic.load={concurrency: {range: {min: 2, max: 1}}}",
+            "traffic.load.concurrency: range from 2 to 1, expected finite numbers in order",
+        ),
+        ("engine.context_length=0", "engine.context_length 0 must be at least 1"),
+        (
+            "traffic.load={type: kv_capacity_fraction, fraction: -0.5}",
+            "traffic.load.fraction is -0.5, expected a finite number above 0",
+        ),
+    ] {
+        let one = [
+            "--set",
+            "engine.workers.aggregated.parallelism={}",
+            "--set",
+            "traffic.load={}",
+        ];
+        let args = [&["recommend", "-c", "s.yaml"], &one[..], &["--set", set]].concat();
+        refuse(directory.path(), &args, 2, &[words]);
+    }
+}
+
+#[test]
 fn an_interrupted_search_writes_what_it_has_and_marks_it() {
     let directory = directory();
     let at = directory.path();
     // One trial that would take minutes.
-    let long = ["--set", "traffic.stop.requests=100000000", "--jobs", "1"];
+    let long = ["--set", "traffic.stop.requests=10000000", "--jobs", "1"];
     for (output, part, file) in [
         ("whole", None, "whole/recommendation.json"),
         ("parts", Some("0/2"), "parts/shard-0-of-2.json"),

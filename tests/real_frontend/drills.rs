@@ -56,7 +56,7 @@ fn passes(name: &str) {
         .iter()
         .filter(|request| request.failure.is_none());
     assert!(
-        answers.all(|answer| answer.has_ids),
+        answers.all(|answer| answer.is_judged),
         "what answers consist of was judged"
     );
 }

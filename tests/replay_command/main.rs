@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod flags;
 mod interruption;
 mod outputs;
 mod wrong_traces;
@@ -285,14 +286,6 @@ fn flags_that_would_change_nothing_are_refused() {
     let kv = ["--router-mode", "kv_router", "--num-workers", "2"];
     for (flags, part) in [
         (
-            vec!["t.jsonl", "--agentic-lanes", "2"],
-            "--agentic-lanes works with --trace-format",
-        ),
-        (
-            vec!["t.jsonl", "--kv-event-lag-ms", "5"],
-            "--router-mode kv_router only",
-        ),
-        (
             [
                 &["t.jsonl", "--router-config", r#"{"router_prefill_load_model":"aic"}"#][..],
                 &kv,
@@ -362,6 +355,10 @@ fn sizes_that_no_machine_holds_are_refused_before_they_take_memory() {
                 r#"{"initial_tick_ms":1,"ticks":[{"target_decode":4294967295}]}"#,
             ],
             "ticks[0]: target_decode is 4294967295, expected at most 65536",
+        ),
+        (
+            vec!["--planner-config", r#"{"command":["true"],"timeout_seconds":1e19}"#],
+            "timeout_seconds is 1e19, expected a number from 0 to 1000000",
         ),
         (
             vec!["--planner-config", r#"{"mode": "agg", "max_gpus": 2}"#],

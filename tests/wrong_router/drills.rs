@@ -1,4 +1,4 @@
-//! Ten failures that real routers have had, each with its drill.
+//! Failures that real routers have had, each with its drill.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -143,7 +143,10 @@ fn a_router_that_misjudges_who_can_work_is_caught() {
         ("zombie-key", &[(Wrong::DeadForEver, "the dead worker is left alone")]),
         (
             "cancelled-stream",
-            &[(Wrong::PinnedSlots, "patient clients are served")],
+            &[
+                (Wrong::PinnedSlots, "patient clients are served"),
+                (Wrong::CancelIsLost, "nothing is kept"),
+            ],
         ),
         (
             "crash-hottest",
@@ -153,6 +156,7 @@ fn a_router_that_misjudges_who_can_work_is_caught() {
                 (Wrong::MoveReplays, "no client sees it"),
             ],
         ),
+        ("slow-decode", &[(Wrong::LoadIgnored, "work moves to the others")]),
         // A publisher that never publishes is given up, or gets everything.
         (
             "silent-publisher",

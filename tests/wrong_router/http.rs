@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::stream;
+use ghostfleet::model::detokenize::Detokenizer;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
@@ -71,7 +72,8 @@ async fn complete(router: Arc<Router>, body: &[u8]) -> Response<Body> {
             );
         }
     };
-    let chunk = move |step: Step| step.chunk(&id);
+    let mut detokenizer = Detokenizer::new(&[], true);
+    let mut chunk = move |step: Step| step.chunk(&id, &mut detokenizer);
     if body["stream"] == true {
         let chunks = stream::unfold((Some(first), steps), |(first, mut steps)| async move {
             let step = match first {

@@ -1,10 +1,13 @@
 //! A KV router in miniature: it knows workers, their load and their caches, chooses, and moves requests that break off.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use ghostfleet::block_hash::hash_blocks;
+use ghostfleet::model::detokenize::Detokenizer;
+use ghostfleet::model::tokenizer::ModelTokenizer;
+use ghostfleet::model::{HubOptions, Model};
 use ghostfleet::truth::RankId;
 use ghostfleet::types::HashSalt;
 use serde_json::{Value, json};
@@ -13,6 +16,15 @@ use tokio::sync::mpsc::Sender;
 use crate::index::{Stream, StreamId};
 use crate::plane::{Said, call};
 use crate::wrong::Wrong;
+
+/// The fleet's vocabulary.
+fn tokenizer() -> &'static ModelTokenizer {
+    static TOKENIZER: OnceLock<ModelTokenizer> = OnceLock::new();
+    TOKENIZER.get_or_init(|| {
+        let model = Model::resolve("config/tiny-model", &HubOptions::default()).unwrap();
+        ModelTokenizer::load(&model).unwrap()
+    })
+}
 
 /// Answers that one worker gives at a time.
 const SLOTS: u32 = 16;
@@ -48,7 +60,7 @@ impl Step {
     }
 
     /// As clients see it.
-    pub(crate) fn chunk(&self, id: &str) -> Value {
+    pub(crate) fn chunk(&self, id: &str, text: &mut Detokenizer) -> Value {
         match self {
             Self::Token {
                 id: token,
@@ -56,7 +68,7 @@ impl Step {
                 rank,
                 hit,
             } => json!({
-                "id": format!("cmpl-{id}"), "choices": [{"text": "x"}],
+                "id": format!("cmpl-{id}"), "choices": [{"text": text.push(tokenizer(), *token).unwrap()}],
                 "nvext": {
                     "completion_token_ids": [token],
                     "worker_id": {"decode_worker_id": instance, "decode_dp_rank": rank}, "timing": {"kv_hit_rate": hit},
@@ -213,7 +225,7 @@ impl Router {
         loop {
             let said = tokio::select! {
                 said = answer.next() => said,
-                () = steps.closed() => {
+                () = steps.closed(), if !self.is(Wrong::CancelIsLost) => {
                     answer.kill().await;
                     return Outcome::ClientGone;
                 }
@@ -234,7 +246,7 @@ impl Router {
                             rank: seat.rank,
                             hit: seat.hit,
                         };
-                        if steps.send(token).await.is_err() {
+                        if steps.send(token).await.is_err() && !self.is(Wrong::CancelIsLost) {
                             answer.kill().await;
                             return Outcome::ClientGone;
                         }
@@ -292,7 +304,12 @@ impl Router {
             let cost = if self.is(Wrong::SilenceAttracts) && is_silent {
                 0
             } else {
-                (locals.len() as u64).saturating_sub(overlap.into()) + worker.active_blocks
+                let active = if self.is(Wrong::LoadIgnored) {
+                    0
+                } else {
+                    worker.active_blocks
+                };
+                (locals.len() as u64).saturating_sub(overlap.into()) + active
             };
             let order = (cost, (position + count - state.turn % count) % count);
             if best.is_none_or(|(least, ..)| order < least) {

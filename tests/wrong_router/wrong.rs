@@ -29,6 +29,10 @@ pub(crate) enum Wrong {
     MoveRepeats,
     /// The same, but it counts: as many tokens come as were asked for, and not all of them are others.
     MoveReplays,
+    /// A client that has gone is no reason to stop: its answer is read to the end.
+    CancelIsLost,
+    /// Whoever has the prompt gets the request, and the others take turns: how much they have to do is nobody's business.
+    LoadIgnored,
     /// Nothing is routed while a worker is asked for its cache.
     RecoveryBlocks,
 }

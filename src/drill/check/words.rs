@@ -143,7 +143,9 @@ impl Reader<'_> {
         }
         match read_stat(&word) {
             Some(stat) => self.latency().map(|latency| Quantity::Latency(stat, latency)),
-            None => Err(unknown_of(&first, &QUANTITIES).replace("key", "quantity")),
+            None => Err(unknown_of(&first, &QUANTITIES)
+                .replace("known keys", "known quantities")
+                .replace("key", "quantity")),
         }
     }
 

@@ -21,8 +21,8 @@ pub struct Request {
     pub tokens: u32,
     /// Whether the answer itself has told how many tokens it has; else pieces are counted, and its length is not judged.
     pub is_counted: bool,
-    /// Whether the ids of its tokens have come, so that they could be held against those that workers gave.
-    pub has_ids: bool,
+    /// Whether the ids of its tokens, or its text, could be held against what workers gave.
+    pub is_judged: bool,
     /// Longest silence after the first token, seconds.
     pub gap: f64,
     /// How it ended; `None`: well.
@@ -41,7 +41,7 @@ pub struct Request {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Failure {
     /// Which way: `connect`, `reset`, `http_<status>`, `error_event`, `truncated`, `malformed`, `timeout`, `first_token_timeout`,
-    /// `short_answer` and `long_answer` (fewer or more tokens than were asked for, as its usage says), `wrong_tokens` (other
+    /// `short_answer` and `long_answer` (fewer or more tokens than were asked for, as its usage says), `wrong_content` (other
     /// tokens than the workers gave: repeated, left out, of another answer),
     /// `unfinished` (the drill was over), `not_sent` (too many under way).
     pub kind: String,
@@ -59,9 +59,13 @@ impl Request {
         }
     }
 
-    /// Mean time between its tokens.
+    /// Mean time between its tokens. A next one that its client has waited for in vain would have come no sooner.
     pub fn itl(&self) -> Option<f64> {
-        let span = self.last? - self.first?;
+        let first = self.first?;
+        if self.tokens > 0 && self.failure.as_ref().is_some_and(Failure::is_wait) {
+            return Some((self.ended - first) / f64::from(self.tokens));
+        }
+        let span = self.last? - first;
         (self.tokens > 1).then(|| span / f64::from(self.tokens - 1))
     }
 }
@@ -78,7 +82,7 @@ impl Failure {
         "first_token_timeout",
         "short_answer",
         "long_answer",
-        "wrong_tokens",
+        "wrong_content",
         "unfinished",
         "not_sent",
     ];
@@ -104,7 +108,7 @@ pub(in crate::drill) mod tests {
             ended: sent + ttft + 0.03,
             tokens: 4,
             is_counted: true,
-            has_ids: true,
+            is_judged: true,
             gap: 0.01,
             failure: None,
             id: None,
@@ -121,12 +125,25 @@ pub(in crate::drill) mod tests {
             ended: sent + after,
             tokens: 0,
             is_counted: false,
-            has_ids: false,
+            is_judged: false,
             failure: Some(Failure {
                 kind: kind.to_owned(),
                 detail: String::new(),
             }),
             ..request(sent, 0.0)
+        }
+    }
+
+    #[test]
+    fn a_silence_that_never_ends_is_time_between_tokens() {
+        let mut stalled = Request {
+            ended: 9.1,
+            ..request(1.0, 0.1)
+        };
+        assert!(stalled.itl().unwrap() < 0.02);
+        for (kind, waits) in [("unfinished", true), ("timeout", true), ("reset", false)] {
+            stalled.failure = failed(1.0, kind, 0.0).failure;
+            assert_eq!(stalled.itl().unwrap() > 1.9, waits, "{kind}");
         }
     }
 }

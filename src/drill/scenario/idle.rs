@@ -111,6 +111,7 @@ mod tests {
             at: Span(4.0),
             mark: "step".to_owned(),
             actions: vec![(line.to_owned(), Action::Fault(line.parse().unwrap()))],
+            may_miss: false,
         }])
     }
 

@@ -109,29 +109,44 @@ pub enum Target {
 /// Bounds that keep a typing error from asking for the impossible.
 const MAX_RATE: f64 = 50_000.0;
 const MAX_CONCURRENCY: u32 = 16_384;
+
+/// A rate that a load can have.
+pub(super) fn rate(rate: f64) -> Result<f64, String> {
+    if rate > 0.0 && rate <= MAX_RATE {
+        return Ok(rate);
+    }
+    Err(format!(
+        "rate {rate} must be above 0 and at most {MAX_RATE} requests per second"
+    ))
+}
+
+/// So many clients as a load can have.
+pub(super) fn clients(concurrency: u32) -> Result<u32, String> {
+    positive("concurrency", concurrency, MAX_CONCURRENCY)
+}
+
+fn positive(name: &str, value: u32, most: u32) -> Result<u32, String> {
+    if (1..=most).contains(&value) {
+        Ok(value)
+    } else {
+        Err(format!("{name} {value} must be between 1 and {most}"))
+    }
+}
 const MAX_TOKENS: u32 = 1 << 20;
 
 impl Load {
     /// What is wrong with it.
     pub(super) fn check(&self) -> Result<(), String> {
-        let positive = |name: &str, value: u32, most: u32| {
-            if (1..=most).contains(&value) {
-                Ok(())
-            } else {
-                Err(format!("{name} {value} must be between 1 and {most}"))
-            }
-        };
         if !self.env.is_empty() || self.wait.is_some() {
             return Err("env and wait go with command".to_owned());
         }
         match (self.rate, self.concurrency) {
-            (Some(rate), None) if rate > 0.0 && rate <= MAX_RATE => {}
-            (Some(rate), None) => {
-                return Err(format!(
-                    "rate {rate} must be above 0 and at most {MAX_RATE} requests per second"
-                ));
+            (Some(asked), None) => {
+                rate(asked)?;
             }
-            (None, Some(clients)) => positive("concurrency", clients, MAX_CONCURRENCY)?,
+            (None, Some(asked)) => {
+                clients(asked)?;
+            }
             (None, None) => {
                 return Err("say rate (open loop), concurrency (closed loop) or command (a program)".to_owned());
             }

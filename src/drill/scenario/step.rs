@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 
+use super::load;
 use super::span::Span;
 use crate::faults::{Fault, Selector};
 
@@ -44,6 +45,16 @@ pub enum Order {
     ClearCache,
 }
 
+impl Order {
+    /// Whether it makes anything worse.
+    pub fn disturbs(self) -> bool {
+        match self {
+            Self::Kill | Self::Drain | Self::Restart { .. } | Self::ClearCache => true,
+            Self::Heal { .. } => false,
+        }
+    }
+}
+
 /// A change of a load.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Change {
@@ -66,6 +77,8 @@ pub struct Step {
     pub mark: String,
     /// What, with the line that it was written as.
     pub actions: Vec<(String, Action)>,
+    /// The drill says something also if a fault of it never happens.
+    pub may_miss: bool,
 }
 
 /// What the names of the drill's own steps begin with; no mark of a file can.
@@ -82,13 +95,15 @@ impl Step {
             at,
             mark: format!("{OWN}{name}"),
             actions: vec![(String::new(), action)],
+            may_miss: false,
         }
     }
 
     /// Whether it disturbs the fleet: what a baseline must be free of.
     pub fn disturbs(&self) -> bool {
         self.actions.iter().any(|(_, action)| match action {
-            Action::Fault(_) | Action::Order(..) => true,
+            Action::Fault(_) => true,
+            Action::Order(order, _) => order.disturbs(),
             Action::ClearFaults | Action::Load { .. } => false,
         })
     }
@@ -102,6 +117,8 @@ pub(super) struct Written {
     #[serde(rename = "do")]
     act: Option<Lines>,
     mark: Option<String>,
+    #[serde(default)]
+    may_miss: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -132,10 +149,16 @@ impl Written {
             let action = read_action(&line)?;
             Ok((line, action))
         });
+        let actions: Vec<(String, Action)> = actions.collect::<Result<_, String>>()?;
+        let has_faults = actions.iter().any(|(_, action)| matches!(action, Action::Fault(_)));
+        if self.may_miss && !has_faults {
+            return Err("may_miss is of faults, and this step has none".to_owned());
+        }
         Ok(Step {
             at: self.at,
             mark,
-            actions: actions.collect::<Result<_, String>>()?,
+            actions,
+            may_miss: self.may_miss,
         })
     }
 }
@@ -194,12 +217,12 @@ fn read_change(line: &str, words: &[&str]) -> Result<Action, String> {
         None if *change == "stop" => Change::Stop,
         None if *change == "start" => Change::Start,
         Some(("rate", rate)) => {
-            let rate = rate.parse().ok().filter(|rate| *rate > 0.0 && *rate <= 50_000.0);
-            Change::Rate(rate.ok_or_else(form)?)
+            let asked = load::rate(rate.parse().map_err(|_| form())?);
+            Change::Rate(asked.map_err(|why| format!("{line:?}: {why}"))?)
         }
         Some(("concurrency", clients)) => {
-            let clients = clients.parse().ok().filter(|clients| (1..=16_384).contains(clients));
-            Change::Concurrency(clients.ok_or_else(form)?)
+            let asked = load::clients(clients.parse().map_err(|_| form())?);
+            Change::Concurrency(asked.map_err(|why| format!("{line:?}: {why}"))?)
         }
         _ => return Err(form()),
     };
@@ -241,7 +264,9 @@ mod tests {
             ("kill nobody", "no selector"),
             ("w3 slowly", "did you mean"),
             ("load probe faster", "rate=<n>"),
-            ("load probe rate=-1", "rate=<n>"),
+            ("load probe rate=-1", "rate -1 must be above 0"),
+            ("load probe rate=much", "rate=<n>"),
+            ("load probe concurrency=0", "concurrency 0 must be between 1 and 16384"),
             ("faults", "faults clear"),
         ] {
             let error = read_action(line).unwrap_err();

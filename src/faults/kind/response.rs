@@ -54,7 +54,8 @@ gate! {
             #[serde(default, skip_serializing_if = "is_zero")]
             after_ms: f64 as param::MS,
         }
-        /// The last bytes are on the wire, and the end of the stream comes so much later.
+        /// The last bytes are on the wire, and the end of the stream comes so much later; on HTTP that is the end of the
+        /// connection, so that a client sees an answer late that ends with it.
         SlowClose = "slow_close" {
             /// Delay, ms.
             ms: f64 as param::SOME_MS,

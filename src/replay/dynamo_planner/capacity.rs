@@ -25,6 +25,12 @@ pub(super) struct Shape {
 /// A rate, and whether it is within the bounds.
 type Rate = (f64, bool);
 
+/// The model of the engine's speed cannot tell yet.
+struct NotReady;
+
+/// What a size gives, if it can be served at all.
+type Tried = Result<Option<Rate>, NotReady>;
+
 /// The best rate; `None`: the model of the engine's speed cannot tell yet.
 pub(super) fn requests_per_s(speed: &Speed, shape: Shape) -> Option<f64> {
     if shape.input_tokens <= 0.0 || (speed.role() != Role::Prefill && shape.output_tokens <= 0.0) {
@@ -51,7 +57,8 @@ pub(super) fn requests_per_s(speed: &Speed, shape: Shape) -> Option<f64> {
             Role::Prefill => of_prompts(speed, shape, batch, computed),
             Role::Decode => of_answers(speed, shape, batch, context),
             Role::Aggregated => of_both(speed, shape, batch, computed, context),
-        }?;
+        }
+        .ok()?;
         let better = |best: Rate, rate: Rate| (rate.1 && !best.1) || (rate.1 == best.1 && rate.0 > best.0);
         if let Some(rate) = rate.filter(|rate| best.is_none_or(|best| better(best, *rate))) {
             best = Some(rate);
@@ -93,43 +100,46 @@ fn sizes(most: f64) -> impl Iterator<Item = f64> {
     })
 }
 
-/// Inner `None`: this size says nothing.
-fn of_prompts(speed: &Speed, shape: Shape, batch: f64, computed: f64) -> Option<Option<Rate>> {
-    let ms = speed.prompts_ms(computed * batch, Work::default())?;
-    Some((ms > 0.0).then(|| (batch * 1e3 / ms, ms <= shape.ttft_ms)))
+fn of_prompts(speed: &Speed, shape: Shape, batch: f64, computed: f64) -> Tried {
+    let ms = speed.prompts_ms(computed * batch, Work::default()).ok_or(NotReady)?;
+    Ok((ms > 0.0).then(|| (batch * 1e3 / ms, ms <= shape.ttft_ms)))
 }
 
-fn of_answers(speed: &Speed, shape: Shape, batch: f64, context: f64) -> Option<Option<Rate>> {
-    let pass = speed.pass_ms(Work {
-        prompt_tokens: 0.0,
-        answers: batch,
-        kv_tokens: batch * context,
-    })?;
+fn of_answers(speed: &Speed, shape: Shape, batch: f64, context: f64) -> Tried {
+    let pass = speed
+        .pass_ms(Work {
+            prompt_tokens: 0.0,
+            answers: batch,
+            kv_tokens: batch * context,
+        })
+        .ok_or(NotReady)?;
     let itl_ms = pass / shape.accepted;
-    Some((itl_ms > 0.0).then(|| (batch * 1e3 / (shape.output_tokens * itl_ms), itl_ms <= shape.itl_ms)))
+    Ok((itl_ms > 0.0).then(|| (batch * 1e3 / (shape.output_tokens * itl_ms), itl_ms <= shape.itl_ms)))
 }
 
-fn of_both(speed: &Speed, shape: Shape, batch: f64, computed: f64, context: f64) -> Option<Option<Rate>> {
+fn of_both(speed: &Speed, shape: Shape, batch: f64, computed: f64, context: f64) -> Tried {
     let budget = f64::from(speed.batched_tokens());
     // Prompts come as fast as answers end.
     let prompts = (batch * shape.accepted * computed / shape.output_tokens).ceil();
     if prompts > (budget - batch).max(0.0) || budget <= batch {
-        return Some(None);
+        return Ok(None);
     }
     let answers = Work {
         prompt_tokens: 0.0,
         answers: batch,
         kv_tokens: batch * context,
     };
-    let pass = speed.pass_ms(Work {
-        prompt_tokens: prompts,
-        ..answers
-    })?;
+    let pass = speed
+        .pass_ms(Work {
+            prompt_tokens: prompts,
+            ..answers
+        })
+        .ok_or(NotReady)?;
     let itl_ms = pass / shape.accepted;
     if itl_ms <= 0.0 {
-        return Some(None);
+        return Ok(None);
     }
-    let ttft_ms = speed.prompts_ms(prompts + computed, answers)?;
+    let ttft_ms = speed.prompts_ms(prompts + computed, answers).ok_or(NotReady)?;
     let within = ttft_ms <= shape.ttft_ms && itl_ms <= shape.itl_ms;
-    Some(Some((batch * 1e3 / (shape.output_tokens * itl_ms), within)))
+    Ok(Some((batch * 1e3 / (shape.output_tokens * itl_ms), within)))
 }

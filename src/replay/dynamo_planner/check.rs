@@ -180,9 +180,9 @@ impl Check<'_> {
         let method = match document.load_predictor {
             PredictorName::Constant => Method::Constant,
             PredictorName::Kalman => Method::Kalman {
-                level: self.from_zero("kalman_q_level", document.kalman_q_level, 1.0)?,
-                trend: self.from_zero("kalman_q_trend", document.kalman_q_trend, 0.1)?,
-                noise: self.from_zero("kalman_r", document.kalman_r, 10.0)?,
+                level: self.not_negative("kalman_q_level", document.kalman_q_level, 1.0)?,
+                trend: self.not_negative("kalman_q_trend", document.kalman_q_trend, 0.1)?,
+                noise: self.not_negative("kalman_r", document.kalman_r, 10.0)?,
                 logarithms: document.load_predictor_log1p,
             },
             unknown @ (PredictorName::Arima | PredictorName::Prophet) => {
@@ -232,7 +232,7 @@ impl Check<'_> {
         self.wrong(key, format_args!("is {}, expected a number above 0", number(value)))
     }
 
-    fn from_zero(&self, key: &str, value: Option<f64>, default: f64) -> Result<f64, String> {
+    fn not_negative(&self, key: &str, value: Option<f64>, default: f64) -> Result<f64, String> {
         let value = value.unwrap_or(default);
         if value.is_finite() && value >= 0.0 {
             return Ok(value);

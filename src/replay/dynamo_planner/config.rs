@@ -223,6 +223,15 @@ mod tests {
         assert_eq!(found.of_1_4_2().gpus.serving, None);
     }
 
+    /// With `more` keys an aggregated fleet's configuration is refused.
+    fn refused(more: &Value, expected: &str) {
+        let mut document = json!({"mode": "agg"});
+        let keys = document.as_object_mut().unwrap();
+        keys.extend(more.as_object().unwrap().clone());
+        let error = read(document).unwrap_err();
+        assert!(error.starts_with(expected), "{error}");
+    }
+
     #[test]
     fn a_wrong_configuration_is_refused_with_the_name_of_the_key() {
         for (more, expected) in [
@@ -288,6 +297,17 @@ mod tests {
                 json!({"optimization_target": "load", "decode_scale_up_kv_rate": 105}),
                 "decode_scale_up_kv_rate is 105, expected 0 to 100",
             ),
+        ] {
+            refused(&more, expected);
+        }
+        let error = PlannerConfig::read(json!({"mode": "agg"}), true, Spelling::Prediction).unwrap_err();
+        assert!(error.starts_with("planner.mode is agg, but"), "{error}");
+        assert!(read(json!([1])).unwrap_err().contains("expected a mapping"));
+    }
+
+    #[test]
+    fn what_the_target_sla_cannot_work_with_is_refused_with_the_name_of_the_key() {
+        for (more, expected) in [
             (
                 json!({"optimization_target": "sla"}),
                 "load_predictor is arima, which is not built in; use constant or kalman",
@@ -326,14 +346,7 @@ mod tests {
                 "load_min_observations is 5, expected at most max_num_fpm_samples, 4",
             ),
         ] {
-            let mut document = json!({"mode": "agg"});
-            let keys = document.as_object_mut().unwrap();
-            keys.extend(more.as_object().unwrap().clone());
-            let error = read(document).unwrap_err();
-            assert!(error.starts_with(expected), "{error}");
+            refused(&more, expected);
         }
-        let error = PlannerConfig::read(json!({"mode": "agg"}), true, Spelling::Prediction).unwrap_err();
-        assert!(error.starts_with("planner.mode is agg, but"), "{error}");
-        assert!(read(json!([1])).unwrap_err().contains("expected a mapping"));
     }
 }

@@ -81,9 +81,9 @@ enum Judge {
 /// Times of what is done now and then, s.
 #[derive(Debug, Clone, Copy, Default)]
 struct Last {
-    learned_s: f64,
-    by_load_s: f64,
-    by_throughput_s: f64,
+    learned: f64,
+    by_load: f64,
+    by_throughput: f64,
 }
 
 /// Dynamo's planner.
@@ -284,20 +284,20 @@ impl Planner for DynamoPlanner {
         if let Judge::Service(service) = &mut self.judge {
             service.note(&snapshot.traffic);
             // A little too early is in time: sums of short steps are not exact.
-            if now_s - self.last.learned_s >= self.config.load_interval_s - 1e-9 {
-                self.last.learned_s = now_s;
+            if now_s - self.last.learned >= self.config.load_interval_s - 1e-9 {
+                self.last.learned = now_s;
                 service.learn(&self.passes.prefill.all(), &self.passes.serving.all());
             }
         }
         let mut wanted = None;
         if let Some(throughput) = self.throughput
-            && now_s - self.last.by_throughput_s >= throughput.interval_s
+            && now_s - self.last.by_throughput >= throughput.interval_s
         {
-            self.last.by_throughput_s = now_s;
+            self.last.by_throughput = now_s;
             wanted = self.by_throughput(counts);
         }
-        if self.by_load && now_s - self.last.by_load_s >= self.config.load_interval_s {
-            self.last.by_load_s = now_s;
+        if self.by_load && now_s - self.last.by_load >= self.config.load_interval_s {
+            self.last.by_load = now_s;
             if let Judge::Service(service) = &mut self.judge {
                 service.refresh();
             }

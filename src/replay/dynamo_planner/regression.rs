@@ -14,6 +14,8 @@ const WEIGHT_FLOOR_MS: f64 = 25.0;
 const LOGARITHMIC_BENDS: i32 = 8;
 /// A slope so little below 0 is 0.
 const NOISE: f64 = 1e-6;
+/// A pivot this small, of loads in units of their own, is rounding.
+const VANISHING: f64 = 1e-10;
 /// Shortest pass, ms.
 const SHORTEST_MS: f64 = 1e-6;
 
@@ -157,7 +159,19 @@ fn least_squares(
             }
         }
     }
-    solve(left, right).filter(|solution| solution.iter().all(|value| value.is_finite()))
+    // Loads of any size are told apart alike: each counts in units of its own spread.
+    let units: Vec<f64> = (0..size).map(|at| left[at][at].sqrt().max(f64::MIN_POSITIVE)).collect();
+    for i in 0..size {
+        right[i] /= units[i];
+        for j in 0..size {
+            left[i][j] /= units[i] * units[j];
+        }
+    }
+    let mut solution = solve(left, right)?;
+    for (value, unit) in solution.iter_mut().zip(&units) {
+        *value /= unit;
+    }
+    solution.iter().all(|value| value.is_finite()).then_some(solution)
 }
 
 /// Gauss and Jordan with the largest pivot; `None` where a pivot vanishes: a load never changes, or two go hand in hand.
@@ -166,7 +180,7 @@ fn solve(mut left: Vec<Vec<f64>>, mut right: Vec<f64>) -> Option<Vec<f64>> {
     for column in 0..size {
         let largest = |a: &usize, b: &usize| left[*a][column].abs().total_cmp(&left[*b][column].abs());
         let pivot = (column..size).max_by(largest)?;
-        if left[pivot][column].abs() < 1e-12 {
+        if left[pivot][column].abs() < VANISHING {
             return None;
         }
         left.swap(column, pivot);
@@ -178,8 +192,9 @@ fn solve(mut left: Vec<Vec<f64>>, mut right: Vec<f64>) -> Option<Vec<f64>> {
         right[column] /= divisor;
         for row in (0..size).filter(|row| *row != column) {
             let factor = left[row][column];
-            for at in column..size {
-                left[row][at] -= factor * left[column][at];
+            let pivots = left[column].clone();
+            for (value, pivot) in left[row][column..].iter_mut().zip(&pivots[column..]) {
+                *value -= factor * pivot;
             }
             right[row] -= factor * right[column];
         }

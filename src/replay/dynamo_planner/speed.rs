@@ -219,7 +219,7 @@ impl Speed {
         tokens *= 1.0 - cached_share(cached);
         let beside = match self.role {
             Role::Prefill | Role::Decode => Work::default(),
-            Role::Aggregated => self.answers_of(pass, supposed),
+            Role::Aggregated => answers_of(pass, supposed),
         };
         let beside = Work {
             answers: beside.answers.ceil(),
@@ -231,7 +231,7 @@ impl Speed {
 
     /// Milliseconds of a pass when one more answer runs.
     pub(super) fn token_ms(&self, pass: &ForwardMetrics, supposed: Supposed) -> Option<f64> {
-        let mut work = self.answers_of(pass, supposed);
+        let mut work = answers_of(pass, supposed);
         let context = self.context_tokens.value();
         if context > 0.0 {
             work.kv_tokens += context;
@@ -247,25 +247,26 @@ impl Speed {
             kv_tokens: work.kv_tokens.ceil(),
         })
     }
+}
 
-    fn answers_of(&self, pass: &ForwardMetrics, supposed: Supposed) -> Work {
-        let mut work = Work {
-            prompt_tokens: 0.0,
-            answers: f64::from(pass.num_decode_requests),
-            kv_tokens: real(pass.sum_decode_kv_tokens),
-        };
-        if supposed.with_queued_answers {
-            work.answers += f64::from(pass.num_queued_decode);
-            work.kv_tokens += real(pass.sum_queued_decode_kv_tokens);
-        }
-        if supposed.with_queued_prompts {
-            work.answers += f64::from(pass.num_queued_prefill);
-            work.kv_tokens += real(pass.sum_queued_prefill_tokens);
-        }
-        work.answers *= supposed.answers;
-        work.kv_tokens *= supposed.answers;
-        work
+/// The answers that a worker gives, of those that are queued as supposed.
+fn answers_of(pass: &ForwardMetrics, supposed: Supposed) -> Work {
+    let mut work = Work {
+        prompt_tokens: 0.0,
+        answers: f64::from(pass.num_decode_requests),
+        kv_tokens: real(pass.sum_decode_kv_tokens),
+    };
+    if supposed.with_queued_answers {
+        work.answers += f64::from(pass.num_queued_decode);
+        work.kv_tokens += real(pass.sum_queued_decode_kv_tokens);
     }
+    if supposed.with_queued_prompts {
+        work.answers += f64::from(pass.num_queued_prefill);
+        work.kv_tokens += real(pass.sum_queued_prefill_tokens);
+    }
+    work.answers *= supposed.answers;
+    work.kv_tokens *= supposed.answers;
+    work
 }
 
 /// Share of a prompt that is taken to be cached.

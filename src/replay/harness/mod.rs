@@ -22,6 +22,7 @@ use crate::types::{SimTime, Token};
 use super::collector::Collector;
 use super::fleet::Doing;
 use super::flight::Flights;
+use super::memory::MemoryLimit;
 use super::planner::Planner;
 use super::report::{FleetUse, Report, Sla};
 use super::source::Source;
@@ -82,6 +83,7 @@ pub struct Harness {
     arrivals_first: bool,
     sla: Sla,
     max_sim_time: Option<SimTime>,
+    memory: MemoryLimit,
     prompt: Vec<Token>,
     facts: Vec<HandoffFact>,
     ended: u64,
@@ -142,6 +144,7 @@ impl Harness {
             arrivals_first,
             sla: Sla::default(),
             max_sim_time: None,
+            memory: MemoryLimit::default(),
             prompt: Vec::new(),
             facts: Vec::new(),
             ended: 0,
@@ -179,6 +182,13 @@ impl Harness {
     #[must_use]
     pub fn with_max_sim_time(mut self, limit: SimTime) -> Self {
         self.max_sim_time = Some(limit);
+        self
+    }
+
+    /// Gives up before requests take more than so many bytes.
+    #[must_use]
+    pub fn with_memory_limit(mut self, bytes: u64) -> Self {
+        self.memory = MemoryLimit(bytes);
         self
     }
 
@@ -434,6 +444,10 @@ impl Harness {
             && let Some(turn) = source.take(self.now)
         {
             self.arrive(turn, source);
+            if let Err(error) = self.memory.check(&self.flights, &self.collector) {
+                self.fail(error);
+                return;
+            }
         }
     }
 

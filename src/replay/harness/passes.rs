@@ -1,6 +1,6 @@
 //! Passes begin and end; tokens reach requests.
 
-use crate::engine::Output;
+use crate::engine::{Forward, Output, Semantics};
 use crate::router::Target;
 use crate::types::{RequestId, SimTime};
 
@@ -106,6 +106,7 @@ impl Harness {
         let now = self.now;
         let pool = &mut self.pools[place.pool as usize];
         let dp_size = pool.spec.dp_size;
+        let idle_tells = self.scaling.is_some() && pool.spec.engine.semantics == Semantics::V1_4_2;
         let worker = pool.worker(place.worker);
         worker.busy = false;
         let started = worker.started;
@@ -117,6 +118,15 @@ impl Harness {
             let rank = &mut pool.worker(place.worker).ranks[rank_number as usize];
             let doing = std::mem::replace(&mut rank.doing, Doing::Nothing);
             if doing == Doing::Nothing {
+                // In Dynamo 1.4.2 ranks without work pass the time with the others, and say so.
+                if idle_tells {
+                    let target = Target {
+                        worker: place.worker,
+                        rank: rank_number,
+                    };
+                    rank.latest = Some(ForwardMetrics::of(target, now.since(started), &Forward::default()));
+                    rank.silent_since = now;
+                }
                 continue;
             }
             rank.line.push(now, |gap, requests| self.collector.gap(gap, requests));

@@ -130,6 +130,19 @@ pub enum ReplayError {
         CLOCK_END.as_ms()
     )]
     ClockEnd,
+    /// More requests than memory holds.
+    #[error(
+        "{in_flight} requests are in flight and {ended} have ended, which takes more than {mebibytes} MiB, what there is to take; \
+         let fewer be in flight with --replay-concurrency or a lower rate, serve them with more workers, or leave out records"
+    )]
+    Memory {
+        /// Requests between arrival and end.
+        in_flight: usize,
+        /// Requests of which latencies, and perhaps records, are kept.
+        ended: u64,
+        /// The limit.
+        mebibytes: u64,
+    },
     /// Something waits for what cannot come.
     #[error("replay cannot go on: {0} requests are in flight and no event is due")]
     DeadEnd(usize),

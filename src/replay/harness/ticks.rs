@@ -136,14 +136,12 @@ fn forward_metrics(pool: &mut Pool, now: SimTime) -> Vec<ForwardMetrics> {
             if active.binary_search(&number).is_err() {
                 continue;
             }
-            if let Some(latest) = latest {
-                found.push(latest);
-                continue;
-            }
             let silent = now.since(rank.silent_since);
             if silent < SILENCE {
+                found.extend(latest);
                 continue;
             }
+            // Silence is told in the place of a pass that was before it.
             rank.silent_since = rank.silent_since + Duration::from_secs(silent.as_secs());
             found.push(ForwardMetrics {
                 worker_id: number,

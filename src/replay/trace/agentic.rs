@@ -364,6 +364,18 @@ mod tests {
                 "t, line 2: dependencies[0].trigger is \"zz\", expected dispatch or completion",
             ),
             (
+                below(r#""dependencies":[{"request_id":"a","trigger":null}]"#),
+                "t, line 2: dependencies[0].trigger is null, expected a string",
+            ),
+            (
+                below(r#""dependencies":[{"request_id":"a","trigger":[]}]"#),
+                "t, line 2: dependencies[0].trigger is an array, expected a string",
+            ),
+            (
+                below(r#""dependencies":[{"request_id":"a","trigger":{}}]"#),
+                "t, line 2: dependencies[0].trigger is an object, expected a string",
+            ),
+            (
                 below(r#""dependencies":[{"request_id":"a","trigger":"dispatch","relation":"spawn"}]"#),
                 "t, line 2: dependencies[0].delay_ms is missing",
             ),

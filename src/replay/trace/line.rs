@@ -8,10 +8,11 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
+use serde_path_to_error::Segment;
 
 use super::super::agentic::Place;
 use super::place::Rewind;
-use crate::plain_words::{number, plain};
+use crate::plain_words::{no_word, number, plain};
 
 /// Longest line, bytes.
 const MAX_LINE: u64 = 64 << 20;
@@ -69,6 +70,16 @@ impl TraceError {
             what,
         }
     }
+}
+
+/// The value at a path of a row.
+fn at_path<'a>(row: &'a Value, path: &serde_path_to_error::Path) -> Option<&'a Value> {
+    path.iter().try_fold(row, |value, segment| match segment {
+        Segment::Seq { index } => value.get(index),
+        Segment::Map { key } => value.get(key),
+        Segment::Enum { .. } => Some(value),
+        Segment::Unknown => None,
+    })
 }
 
 /// The non-blank lines of a file, with their numbers.
@@ -175,7 +186,8 @@ impl<R: BufRead> Lines<R> {
     /// A part of the line as a `T`; errors name the path of the field within it.
     pub(crate) fn read_part<'a, T: Deserialize<'a>>(&self, part: &'a str) -> Result<T, TraceError> {
         let mut json = serde_json::Deserializer::from_str(part);
-        let value = serde_path_to_error::deserialize(&mut json).map_err(|error| self.misfit(&error))?;
+        let value =
+            serde_path_to_error::deserialize(&mut json).map_err(|error| self.misfit(part.as_bytes(), &error))?;
         json.end().map_err(|error| self.wrong(format!("not JSON: {error}")))?;
         Ok(value)
     }
@@ -193,18 +205,23 @@ impl<R: BufRead> Lines<R> {
         }
         let mut json = serde_json::Deserializer::from_slice(&self.text);
         match serde_path_to_error::deserialize::<_, T>(&mut json) {
-            Err(error) => self.misfit(&error),
+            Err(error) => self.misfit(&self.text, &error),
             // What is wrong stands behind it.
             Ok(_) => self.wrong(format!("not JSON: {error}")),
         }
     }
 
-    fn misfit(&self, error: &serde_path_to_error::Error<serde_json::Error>) -> TraceError {
+    fn misfit(&self, text: &[u8], error: &serde_path_to_error::Error<serde_json::Error>) -> TraceError {
         let inner = error.inner();
-        self.wrong(if inner.is_syntax() || inner.is_eof() {
-            format!("not JSON: {inner}")
-        } else {
-            plain(&error.path().to_string(), &inner.to_string())
+        if !inner.is_syntax() && !inner.is_eof() {
+            return self.wrong(plain(&error.path().to_string(), &inner.to_string()));
+        }
+        // Where a word is expected, anything else counts as bad syntax.
+        let row: Option<Value> = serde_json::from_slice(text).ok();
+        let found = row.as_ref().and_then(|row| at_path(row, error.path()));
+        self.wrong(match found {
+            Some(found) => no_word(&error.path().to_string(), found),
+            None => format!("not JSON: {inner}"),
         })
     }
 

@@ -13,6 +13,7 @@ mod mooncake;
 mod mooncake_file;
 mod place;
 mod request_file;
+mod request_record;
 mod request_trace;
 mod turn_file;
 mod unread;

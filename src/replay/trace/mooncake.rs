@@ -350,6 +350,44 @@ mod tests {
     }
 
     #[test]
+    fn prompts_longer_than_their_ids_are_cut_by_the_rules_of_1_4_2_only() {
+        let row = r#"{"timestamp":0,"input_length":5000000000,"output_length":1,"hash_ids":[1,2]}"#;
+        let read = |rules| {
+            let options = MooncakeOptions {
+                rules,
+                ..rows("", true).options
+            };
+            let row = MooncakeRows::new(Lines::new("t", row.as_bytes()), options).advance();
+            row.map(|row| row.unwrap().turn.input_tokens)
+                .map_err(|error| error.to_string())
+        };
+        assert_eq!(read(Semantics::V1_4_2), Ok(1024));
+        assert!(
+            read(Semantics::V1_6_1)
+                .unwrap_err()
+                .contains("input_length is 5000000000, expected at most 1024")
+        );
+    }
+
+    #[test]
+    fn a_closed_loop_takes_no_time_stamps_below_0_and_a_time_stamp_needs_one_before_it() {
+        let read = |text: &str| read(rows(text, false)).err().map(|error| error.to_string());
+        let first = r#"{"session_id":"a","output_length":1,"hash_ids":[1]}"#;
+        let later = r#"{"session_id":"a","timestamp":5,"output_length":1,"hash_ids":[1]}"#;
+        let error = read(&format!("{first}\n{later}")).unwrap();
+        assert!(
+            error.starts_with("t, line 2: timestamp stands where no turn"),
+            "{error}"
+        );
+        assert_eq!(read(&format!("{later}\n{first}\n{later}")), None);
+        let error = read(&later.replace('5', "-5")).unwrap();
+        assert!(
+            error.starts_with("t, line 1: timestamp is -5, expected ms from 0 on in a closed loop"),
+            "{error}"
+        );
+    }
+
+    #[test]
     fn every_refusal_names_line_and_field() {
         let ok = r#"{"session_id":"a","timestamp":10,"input_length":5,"output_length":1,"hash_ids":[1]}"#;
         for (text, expected) in [

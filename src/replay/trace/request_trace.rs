@@ -7,7 +7,6 @@ use std::io::BufRead;
 
 use hashbrown::HashSet;
 use rustc_hash::FxBuildHasher;
-use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -15,95 +14,13 @@ use serde_json::value::RawValue;
 use crate::engine::Semantics;
 use crate::plain_words::number;
 
-use super::super::agentic::{Graph, HashIds, IdSink, IdStore, Place, Relation, Trigger};
+use super::super::agentic::{Graph, HashIds, IdSink, IdStore, Place};
 use super::super::sessions::{SessionTrace, TurnSpec};
 use super::agent_sessions;
 use super::line::{Lines, TraceError, spooling};
+use super::request_record::{AgentContext, Claude, Edge, Envelope, Head, Record, Replay, Request, Tool};
 
 pub(super) const SCHEMA: &str = "dynamo.request.trace.v1";
-
-/// A line that may hold its record one level down.
-#[derive(Deserialize)]
-struct Envelope<'a> {
-    #[serde(borrow)]
-    event: Option<&'a RawValue>,
-    event_type: Option<Value>,
-}
-
-/// What says whether the rest matters.
-#[derive(Deserialize)]
-struct Head {
-    event_type: Option<Value>,
-}
-
-/// `D`: dependencies, which Dynamo 1.4.2 does not know.
-#[derive(Deserialize)]
-#[serde(bound(deserialize = "D: Deserialize<'de> + Default"))]
-struct Record<D> {
-    schema: Option<String>,
-    event_type: Option<String>,
-    event_time_unix_ms: Option<u64>,
-    agent_context: Option<AgentContext>,
-    request: Option<Request<D>>,
-    tool: Option<Tool>,
-}
-
-#[derive(Deserialize)]
-pub(super) struct AgentContext {
-    pub(super) session_id: String,
-    pub(super) parent_session_id: Option<String>,
-}
-
-#[allow(clippy::struct_field_names)]
-#[derive(Deserialize)]
-#[serde(bound(deserialize = "D: Deserialize<'de> + Default"))]
-struct Request<D> {
-    request_id: String,
-    model: Option<String>,
-    output_tokens: Option<u32>,
-    request_received_ms: Option<u64>,
-    total_time_ms: Option<f64>,
-    replay: Option<Replay<D>>,
-}
-
-#[derive(Deserialize)]
-#[serde(bound(deserialize = "D: Deserialize<'de> + Default"))]
-struct Replay<D> {
-    trace_block_size: u32,
-    input_length: u32,
-    input_sequence_hashes: Vec<u64>,
-    #[serde(default)]
-    dependencies: D,
-}
-
-/// A dependency that the exporter of a trace knew.
-#[derive(Deserialize)]
-pub(super) struct Edge {
-    pub(super) request_id: String,
-    pub(super) relation: Relation,
-    pub(super) trigger: Trigger,
-}
-
-#[allow(clippy::struct_field_names)]
-#[derive(Deserialize)]
-struct Tool {
-    tool_call_id: String,
-    tool_class: String,
-    started_at_unix_ms: Option<u64>,
-    ended_at_unix_ms: Option<u64>,
-    duration_ms: Option<f64>,
-    claude: Option<Claude>,
-}
-
-/// What a coding agent says about a tool call.
-#[allow(clippy::struct_field_names)]
-#[derive(Deserialize)]
-pub(super) struct Claude {
-    pub(super) source_request_id: String,
-    pub(super) consumer_request_id: Option<String>,
-    pub(super) child_session_id: Option<String>,
-    pub(super) execution_mode: String,
-}
 
 /// A tool call and the session that made it.
 pub(super) struct Call {
@@ -478,33 +395,6 @@ impl RequestTraceReader {
     }
 }
 
-impl Record<IgnoredAny> {
-    /// The same without dependencies.
-    fn unlinked(self) -> Record<Vec<Edge>> {
-        let unlinked = |request: Request<IgnoredAny>| Request {
-            request_id: request.request_id,
-            model: request.model,
-            output_tokens: request.output_tokens,
-            request_received_ms: request.request_received_ms,
-            total_time_ms: request.total_time_ms,
-            replay: request.replay.map(|replay| Replay {
-                trace_block_size: replay.trace_block_size,
-                input_length: replay.input_length,
-                input_sequence_hashes: replay.input_sequence_hashes,
-                dependencies: Vec::new(),
-            }),
-        };
-        Record {
-            schema: self.schema,
-            event_type: self.event_type,
-            event_time_unix_ms: self.event_time_unix_ms,
-            agent_context: self.agent_context,
-            request: self.request.map(unlinked),
-            tool: self.tool,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -558,6 +448,45 @@ mod tests {
                 "{error}"
             );
         }
+    }
+
+    #[test]
+    fn rows_are_read_as_each_release_reads_them() {
+        let read = |rules, text: &str| {
+            let mut reader = RequestTraceReader::new(None, rules);
+            let read = reader.read(Lines::new("t", text.as_bytes()));
+            read.map(|()| reader.found.len()).map_err(|error| error.to_string())
+        };
+        let (new, old) = (Semantics::V1_6_1, Semantics::V1_4_2);
+        let bare = line("request_end", "");
+        assert_eq!(read(new, &bare), Ok(1));
+        let error = read(old, &bare).unwrap_err();
+        assert!(
+            error.starts_with("t, line 1: request.request_received_ms is missing"),
+            "{error}"
+        );
+        let full = bare.replace(
+            r#""output_tokens":1"#,
+            r#""output_tokens":1,"request_received_ms":7,"total_time_ms":-5"#,
+        );
+        assert_eq!(read(old, &full), Ok(1));
+        assert!(read(new, &full).unwrap_err().contains("total_time_ms is -5"));
+        let full = full.replace("-5", "5");
+        for (from, to) in [
+            (r#""event_type":"request_end""#, r#""event_type":5"#),
+            (
+                r#""input_sequence_hashes":[1]"#,
+                r#""input_sequence_hashes":[1],"dependencies":5"#,
+            ),
+        ] {
+            let odd = format!("{}\n{full}", full.replace(from, to).replace("request_end0", "other"));
+            assert!(read(old, &odd).is_ok(), "{odd}");
+            assert!(read(new, &odd).is_err(), "{odd}");
+        }
+        let agent = line("request_end", r#","agent_context":{"session_id":"s"}"#);
+        let unnamed = agent.replace(r#""output_tokens""#, r#""model":" ","output_tokens""#);
+        let error = read(new, &unnamed).unwrap_err();
+        assert_eq!(error, "t, line 1: request.model is empty, expected a name or none");
     }
 
     #[test]

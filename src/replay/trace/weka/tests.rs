@@ -196,8 +196,8 @@ fn equal_ids_of_different_documents_are_different_blocks() {
 }
 
 #[test]
-fn every_refusal_names_the_place() {
-    for (text, expected) in [
+fn a_value_that_is_wrong_is_refused_with_its_place() {
+    refused(&[
         (
             TRACE.replace(r#""in":5"#, r#""in":0"#),
             "w.json, line 5: requests[1].requests[1].in is 0, expected at least 1",
@@ -254,6 +254,12 @@ fn every_refusal_names_the_place() {
             TRACE.replace(r#""api_time":0.2"#, r#""api_time":-1"#),
             "w.json, line 4: requests[1].requests[0].api_time is -1",
         ),
+    ]);
+}
+
+#[test]
+fn a_document_that_does_not_hold_together_is_refused_with_the_place() {
+    refused(&[
         (
             TRACE.replace("local", "global"),
             "w.json, line 1: hash_id_scope is \"global\", expected \"local\"",
@@ -292,8 +298,14 @@ fn every_refusal_names_the_place() {
         (format!("{TRACE} x"), "w.json, line 6: not JSON: expected value"),
         (TRACE[..300].to_owned(), "w.json, line "),
         (String::new(), "w.json: no requests in the trace"),
-    ] {
-        let error = graph("w.json", &text, NestedTimes::Auto)
+    ]);
+}
+
+/// Each text is refused with words that begin like this.
+#[track_caller]
+fn refused(cases: &[(String, &str)]) {
+    for (text, expected) in cases {
+        let error = graph("w.json", text, NestedTimes::Auto)
             .err()
             .map(|error| error.to_string());
         assert!(
