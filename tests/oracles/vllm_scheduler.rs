@@ -15,6 +15,7 @@ struct Case {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[allow(clippy::struct_excessive_bools)] // vLLM's options as they are
 struct Config {
     block_size: u32,
     num_gpu_blocks: u32,
