@@ -25,7 +25,7 @@ Router.from_args(RouterArgs.from_cli_args(parser.parse_args())).start()
 const TOPICS: u32 = 5;
 
 /// How often a question may be put again, with new topics, because the router had not heard of the last ones yet.
-const ATTEMPTS: u32 = 4;
+const ATTEMPTS: u32 = 16;
 
 struct Router {
     child: Child,
