@@ -114,8 +114,8 @@ impl Plan {
         let (needed, there_is) = (load.least_memory(keeps_records(args)) >> 20, self.memory >> 20);
         if needed > there_is {
             return invalid(format!(
-                "--request-count is {}: so many requests would take {needed} MiB or more, and there are {there_is} MiB; give \
-                 fewer, or let fewer of them be in flight with --replay-concurrency",
+                "--request-count is {}: so many requests would take about {needed} MiB, and there are {there_is} MiB for them; \
+                 give fewer, or let fewer of them be in flight with --replay-concurrency",
                 load.count
             ));
         }
