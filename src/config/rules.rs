@@ -88,6 +88,9 @@ impl Range {
     }
 }
 
+/// What the settings `aic_*` ask for.
+const AIC: &str = "the AIC performance model";
+
 /// A share of a GPU's memory says how many blocks there are only with a model of the GPU and of what the model's weights
 /// take of it.
 const KV_ESTIMATE: &str =
@@ -96,20 +99,20 @@ const KV_ESTIMATE: &str =
 /// Settings that other parts of the engine will carry out, with the name of the part. Only values that ask for nothing
 /// are accepted.
 const NOT_BUILT_IN: &[(&str, &str)] = &[
-    ("aic_perf_model", "the AIC performance model"),
-    ("aic_system", "the AIC performance model"),
-    ("aic_backend", "the AIC performance model"),
-    ("aic_backend_version", "the AIC performance model"),
-    ("aic_model_path", "the AIC performance model"),
-    ("aic_tp_size", "the AIC performance model"),
-    ("aic_moe_tp_size", "the AIC performance model"),
-    ("aic_moe_ep_size", "the AIC performance model"),
-    ("aic_attention_dp_size", "the AIC performance model"),
-    ("aic_gemm_dtype", "the AIC performance model"),
-    ("aic_moe_dtype", "the AIC performance model"),
-    ("aic_fmha_dtype", "the AIC performance model"),
-    ("aic_kv_cache_dtype", "the AIC performance model"),
-    ("aic_comm_dtype", "the AIC performance model"),
+    ("aic_perf_model", AIC),
+    ("aic_system", AIC),
+    ("aic_backend", AIC),
+    ("aic_backend_version", AIC),
+    ("aic_model_path", AIC),
+    ("aic_tp_size", AIC),
+    ("aic_moe_tp_size", AIC),
+    ("aic_moe_ep_size", AIC),
+    ("aic_attention_dp_size", AIC),
+    ("aic_gemm_dtype", AIC),
+    ("aic_moe_dtype", AIC),
+    ("aic_fmha_dtype", AIC),
+    ("aic_kv_cache_dtype", AIC),
+    ("aic_comm_dtype", AIC),
     ("gpu_memory_utilization", KV_ESTIMATE),
     ("mem_fraction_static", KV_ESTIMATE),
     ("free_gpu_memory_fraction", KV_ESTIMATE),
@@ -130,26 +133,10 @@ pub(super) fn check_ranges(layered: &Layered) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Settings of a worker's sockets, of its place in a deployment and of what clients see: an engine alone, as `replay` and
-/// comparisons with the peer run it, is the same whatever they say.
-const NOT_OF_THE_ENGINE: &[&str] = &["zmq_kv_events_ports", "zmq_replay_ports"];
-
-/// Settings of the AIC performance model that an engine alone does not look at as long as no backend turns the model on:
-/// Dynamo's replay takes them, and so much of them as counts GPUs and ranks is taken by [`super::parallelism`].
-const IDLE_WITHOUT_A_MODEL: &[&str] = &[
-    "aic_system",
-    "aic_backend_version",
-    "aic_model_path",
-    "aic_tp_size",
-    "aic_moe_tp_size",
-    "aic_moe_ep_size",
-    "aic_attention_dp_size",
-    "aic_gemm_dtype",
-    "aic_moe_dtype",
-    "aic_fmha_dtype",
-    "aic_kv_cache_dtype",
-    "aic_comm_dtype",
-];
+/// Settings that turn the AIC performance model on. Its others an engine alone, as `replay` and comparisons with the peer run
+/// it, does not look at without them: Dynamo's replay takes them, and so much of them as counts GPUs and ranks is taken by
+/// [`super::parallelism`].
+const TURNS_THE_MODEL_ON: &[&str] = &["aic_perf_model", "aic_backend"];
 
 /// What to say instead.
 fn way_out(key: &str) -> &'static str {
@@ -168,7 +155,7 @@ const NOTHING_ASKED: &[(&str, &str)] = &[("response_plane", "tcp")];
 /// [`ConfigError::Value`].
 pub(super) fn check_built_in(layered: &Layered, live: bool) -> Result<(), ConfigError> {
     for &(key, part) in NOT_BUILT_IN {
-        if !live && (NOT_OF_THE_ENGINE.contains(&key) || IDLE_WITHOUT_A_MODEL.contains(&key)) {
+        if !live && part == AIC && !TURNS_THE_MODEL_ON.contains(&key) {
             continue;
         }
         let asks = |value: &Value| {

@@ -434,7 +434,8 @@ fn overlap_of(overlaps: &[Overlap], number: usize) -> Overlap {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::{LocalHash, LowerTier, StoredBlock};
+    use crate::router::overlap::tests::stored;
+    use crate::types::LowerTier;
 
     fn router(config: &RouterConfig, workers: u32) -> KvRouter {
         let mut router = KvRouter::new(config.clone(), &PolicyProfile::of_config(config), 64, Some(4096), 7);
@@ -461,17 +462,6 @@ mod tests {
         match routing {
             Ok(Routing::Now(placement)) => placement,
             other => panic!("not placed: {other:?}"),
-        }
-    }
-
-    fn stored(blocks: std::ops::Range<u64>) -> KvEvent {
-        let block = |hash| StoredBlock {
-            block_hash: SequenceHash(hash),
-            tokens_hash: LocalHash(hash),
-        };
-        KvEvent::Stored {
-            parent: None,
-            blocks: blocks.map(block).collect(),
         }
     }
 

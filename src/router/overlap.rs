@@ -104,11 +104,11 @@ impl Holdings {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::types::{LocalHash, StoredBlock};
 
-    fn stored(blocks: std::ops::Range<u64>) -> KvEvent {
+    pub(in crate::router) fn stored(blocks: std::ops::Range<u64>) -> KvEvent {
         let block = |hash| StoredBlock {
             block_hash: SequenceHash(hash),
             tokens_hash: LocalHash(hash),

@@ -29,6 +29,12 @@ fn serve_on_a_disk_of(mount: &str, directory: &Path, flags: &[&str]) -> Command 
     command
 }
 
+/// A port that nobody has a moment later.
+fn free_port() -> u16 {
+    let socket = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    socket.local_addr().unwrap().port()
+}
+
 #[test]
 #[ignore = "needs to mount a file system: scripts/test"]
 fn a_disk_that_is_full_at_registration_is_told_and_given_up_after_the_stated_limit() {
@@ -48,11 +54,7 @@ fn a_disk_that_is_full_at_registration_is_told_and_given_up_after_the_stated_lim
     ];
     assert_refused(&output, 1, &words);
     // Told to stop while it waits, it says what it waited for.
-    let port = TcpListener::bind(("127.0.0.1", 0))
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    let port = free_port();
     let mut child = serve_on_a_small_disk(directory.path(), &["--system-port", &port.to_string()])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -132,11 +134,7 @@ fn a_worker_that_finds_room_for_some_of_its_records_leaves_none_behind() {
 #[ignore = "needs nats-server: scripts/test"]
 fn events_that_nobody_took_make_the_end_unclean() {
     let store = TempDir::new().unwrap();
-    let port = TcpListener::bind(("127.0.0.1", 0))
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    let port = free_port();
     let mut nats = Command::new("nats-server")
         .args(["--addr", "127.0.0.1", "--port", &port.to_string()])
         .stderr(Stdio::null())
@@ -225,11 +223,7 @@ fn a_second_signal_cuts_answers_off_and_says_so() {
 #[test]
 fn a_drain_says_what_it_waits_for_answers_meanwhile_and_has_an_end() {
     let store = TempDir::new().unwrap();
-    let port = TcpListener::bind(("127.0.0.1", 0))
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    let port = free_port();
     let flags = ["--http-port", "0", "--admin-port", &port.to_string()];
     let mut command = serve(&store, &flags);
     let mut running = Running::start(command.env("DYN_RUNTIME_GRACEFUL_SHUTDOWN_TIMEOUT_SECS", "6"));
