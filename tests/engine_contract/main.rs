@@ -217,6 +217,8 @@ fn a_prompt_that_no_pass_can_finish_gives_back_what_was_copied_for_it() {
             bandwidth: TierBandwidth::default(),
             host_latency_ms: 0.0,
             disk_latency_ms: 0.0,
+            host_shared: None,
+            disk_shared: None,
         }),
         ..EngineConfig::default()
     };

@@ -1,0 +1,116 @@
+//! Memory that workers share: what one does to it, others see at once.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use super::super::source::Source;
+use super::{Harness, Place};
+use crate::engine::DiskUse;
+use crate::types::SimTime;
+
+/// Looks at one instant after which something is wrong: transfers that take no time and never end.
+const MOST_LOOKS: u32 = 100_000;
+
+impl Harness {
+    /// When a worker without a pass has to look at memory that it shares.
+    pub(super) fn next_look(&self) -> Option<SimTime> {
+        if !self.shares {
+            return None;
+        }
+        let looks = self.pools.iter().flat_map(|pool| pool.looks());
+        looks.map(|(_, at)| at).min()
+    }
+
+    /// Workers without a pass look at memory that they share, the lowest number first, until nobody sees anything new.
+    pub(super) fn look_at_shared(&mut self) {
+        if !self.shares {
+            return;
+        }
+        for _ in 0..MOST_LOOKS {
+            let mut any = false;
+            for pool in 0..self.pools.len() {
+                let mut next = 0;
+                while let Some(worker) = self.first_look(pool, next) {
+                    any = true;
+                    next = worker + 1;
+                    let pool = u8::try_from(pool).unwrap_or(u8::MAX);
+                    self.wake(Place { pool, worker });
+                }
+            }
+            if !any {
+                return;
+            }
+        }
+        let at_ms = self.now.as_ms();
+        self.fail(super::ReplayError::EndlessTransfers(at_ms));
+    }
+
+    /// The first worker from `next` on that has to look now.
+    fn first_look(&self, pool: usize, next: u32) -> Option<u32> {
+        let due = |&(number, at): &(u32, SimTime)| number >= next && at <= self.now;
+        self.pools[pool].looks().find(due).map(|(number, _)| number)
+    }
+
+    /// [`Harness::start_ready`] for workers that share memory: those that could not start are tried again whenever another
+    /// one has started. Source: Dynamo 1.6.1 offline replay.
+    pub(super) fn start_sharers(&mut self, source: &mut dyn Source) {
+        loop {
+            let mut ready: BTreeSet<Place> = std::mem::take(&mut self.stuck);
+            for place in std::mem::take(&mut self.ready) {
+                self.pools[place.pool as usize].worker(place.worker).listed = false;
+                ready.insert(place);
+            }
+            let mut started = false;
+            while let Some(place) = ready.pop_first() {
+                let pool = &mut self.pools[place.pool as usize];
+                if !pool.has(place.worker) || pool.worker(place.worker).busy {
+                    continue;
+                }
+                self.start(place);
+                let worker = self.pools[place.pool as usize].worker(place.worker);
+                if worker.busy {
+                    started = true;
+                    break;
+                }
+                if worker.is_ready() {
+                    self.stuck.insert(place);
+                }
+            }
+            // The others have their turn in the next round.
+            for place in ready {
+                self.list(place);
+            }
+            if !started {
+                return;
+            }
+            if let Some(&Reverse((at, place))) = self.passes.peek()
+                && at <= self.now
+            {
+                self.passes.pop();
+                self.finish_pass(place, source);
+            }
+        }
+    }
+
+    /// What disks have done: the one that workers share, or those of all workers.
+    pub(super) fn disk(&self) -> Option<DiskUse> {
+        let mut all = self.shared.disk();
+        if let Some(gone) = &self.disk_of_gone {
+            all.get_or_insert_default().add(gone);
+        }
+        for own in self.pools.iter().flat_map(|pool| pool.disks()) {
+            all.get_or_insert_default().add(&own);
+        }
+        all
+    }
+
+    /// Nobody has a request any more: what is on its way arrives.
+    pub(super) fn rest_shared(&mut self) {
+        while self.fault.is_none()
+            && let Some(at) = self.next_look()
+        {
+            self.now = self.now.max(at);
+            self.look_at_shared();
+        }
+    }
+}
