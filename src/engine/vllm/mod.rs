@@ -490,7 +490,11 @@ impl Engine for Vllm {
         self.settle(now, pass);
         let asleep = self.is_asleep();
         loop {
-            if self.try_pass(now, pass) {
+            let runs = self.try_pass(now, pass);
+            if let Some(tiers) = &mut self.tiers {
+                tiers.note_pass(runs);
+            }
+            if runs {
                 return true;
             }
             match self.next_transfer_end() {
@@ -596,7 +600,8 @@ impl Engine for Vllm {
     }
 
     fn is_ready(&self) -> bool {
-        !self.lanes.is_empty() || !self.waiting.is_empty() || self.below.parked.head().is_some()
+        let tried = !self.waiting.is_empty() || self.below.parked.head().is_some() || self.desk.has_pending();
+        !self.lanes.is_empty() || tried
     }
 
     fn own_disk(&self) -> Option<DiskUse> {

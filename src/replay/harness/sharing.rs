@@ -63,7 +63,8 @@ impl Harness {
             let mut started = false;
             while let Some(place) = ready.pop_first() {
                 let pool = &mut self.pools[place.pool as usize];
-                if !pool.has(place.worker) || pool.worker(place.worker).busy {
+                // A look alone is no step.
+                if !pool.has(place.worker) || pool.worker(place.worker).busy || !pool.worker(place.worker).is_ready() {
                     continue;
                 }
                 self.start(place);

@@ -43,6 +43,10 @@ struct Client {
     done: VecDeque<(SimTime, Done)>,
     /// The pool's age when it last looked.
     seen: u64,
+    /// It has a pass under way.
+    runs: bool,
+    /// How often all ranks had been idle when it last looked.
+    saw_idle: u64,
     /// What it has written stays until it says so ([`Host::unpin`]).
     pins: bool,
     news: News,
@@ -62,6 +66,8 @@ pub(super) struct Host {
     /// Counts ends of transfers, and what else may let a rank go on.
     age: u64,
     version: u64,
+    /// How often the last rank that ran has become idle.
+    all_idle: u64,
     /// Of a shared pool.
     changes: Option<Changes>,
 }
@@ -79,6 +85,7 @@ impl Host {
             now: SimTime::ZERO,
             age: 0,
             version: 0,
+            all_idle: 0,
             changes,
         }
     }
@@ -92,6 +99,8 @@ impl Host {
             prepared: Vec::new(),
             done: VecDeque::new(),
             seen: self.age,
+            runs: false,
+            saw_idle: self.all_idle,
             pins,
             news,
         };
@@ -243,9 +252,21 @@ impl Host {
         self.transfers.contains_key(&id)
     }
 
-    /// Whether any transfer is under way or prepared.
-    pub(super) fn has_any(&self) -> bool {
-        !self.transfers.is_empty()
+    /// Whether something may still happen to the pool by itself: a transfer is under way or prepared, or a rank has a pass.
+    pub(super) fn is_in_use(&self) -> bool {
+        !self.transfers.is_empty() || self.clients.values().any(|state| state.runs)
+    }
+
+    /// A rank starts a pass, or finds nothing to do.
+    pub(super) fn note_pass(&mut self, client: ClientId, runs: bool) {
+        let Some(state) = self.clients.get_mut(&client) else {
+            return;
+        };
+        let ran = std::mem::replace(&mut state.runs, runs);
+        if ran && !runs && !self.is_in_use() {
+            self.all_idle += 1;
+            self.touch_version();
+        }
     }
 
     /// When a store is done; `None` if it is already, has not started, or may be done at another time.
@@ -262,6 +283,7 @@ impl Host {
             return (Vec::new(), false);
         };
         let news = std::mem::replace(&mut state.seen, age) != age;
+        state.saw_idle = self.all_idle;
         let mut done = Vec::new();
         while let Some((at, _)) = state.done.front()
             && *at <= now
@@ -279,7 +301,8 @@ impl Host {
         }
         let state = self.clients.get(&client)?;
         let own = state.done.front().map(|&(at, _)| at);
-        let news = (state.seen != self.age).then_some(self.now);
+        let unseen = state.seen != self.age || state.saw_idle != self.all_idle;
+        let news = unseen.then_some(self.now);
         [next, own, news].into_iter().flatten().min()
     }
 

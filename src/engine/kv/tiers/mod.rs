@@ -165,7 +165,14 @@ impl Tiers {
 
     /// Whether other ranks may still do something that lets this one go on, although no transfer is on its way.
     pub(crate) fn may_go_on(&self) -> bool {
-        self.host.is_shared() && self.host.look(Host::has_any)
+        self.host.is_shared() && self.host.look(Host::is_in_use)
+    }
+
+    /// The rank starts a pass, or finds nothing to do.
+    pub(crate) fn note_pass(&mut self, runs: bool) {
+        if self.host.is_shared() {
+            self.host.get().note_pass(self.client, runs);
+        }
     }
 
     /// Whether GPU memory stays in use until what is written from it is in the host.
