@@ -151,6 +151,9 @@ pub trait Engine: Handoff + Send {
         false
     }
 
+    /// From now on nobody is told of changes below the GPU ([`Pass::tier_events`]), and nothing wakes for that.
+    fn mute_lower(&mut self) {}
+
     /// Between passes, when [`Engine::wakes_at`] says so: ends the transfers below the GPU that are over by `now` and moves
     /// what has changed into `pass`, which holds nothing else afterwards. Nobody runs: use [`Engine::step`] for that.
     fn end_transfers(&mut self, now: SimTime, pass: &mut Pass) {

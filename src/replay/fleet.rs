@@ -149,6 +149,13 @@ impl Worker {
         !self.busy && !self.listed && self.assigned == 0 && !self.is_moving()
     }
 
+    /// Nobody is told of its memory below the GPU.
+    pub(crate) fn mute_lower(&mut self) {
+        for rank in &mut self.ranks {
+            rank.engine.mute_lower();
+        }
+    }
+
     /// Whether somebody waits whom the next pass would try.
     pub(crate) fn is_ready(&self) -> bool {
         self.ranks.iter().any(|rank| rank.engine.is_ready())

@@ -262,7 +262,12 @@ impl Vllm {
             let instant = config.speedup_ratio == 0.0;
             Tiers::new(tiers, config.block_size, instant, memory).map(Box::new)
         });
-        let tiers = tiers.transpose()?;
+        let mut tiers = tiers.transpose()?;
+        if config.role == WorkerRole::Decode
+            && let Some(tiers) = &mut tiers
+        {
+            tiers.mute();
+        }
         let rules = Rules::new(config);
         let generator = Generator::new(config.token_source, config.seed, config.token_ids).thinking(config.reasoning);
         let style = if rules.real {
@@ -597,6 +602,12 @@ impl Engine for Vllm {
 
     fn wakes_at(&self) -> Option<SimTime> {
         self.tiers.as_ref().and_then(|tiers| tiers.wakes_at())
+    }
+
+    fn mute_lower(&mut self) {
+        if let Some(tiers) = &mut self.tiers {
+            tiers.mute();
+        }
     }
 
     fn is_ready(&self) -> bool {

@@ -74,6 +74,9 @@ impl Pool {
         if self.watched {
             worker.watch();
         }
+        if !self.router.hears_lower() {
+            worker.mute_lower();
+        }
         self.workers.push(Some(Box::new(worker)));
         Ok(u32::try_from(self.workers.len() - 1).unwrap_or(u32::MAX))
     }

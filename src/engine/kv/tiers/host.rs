@@ -49,7 +49,8 @@ struct Client {
     saw_idle: u64,
     /// What it has written stays until it says so ([`Host::unpin`]).
     pins: bool,
-    news: News,
+    /// What it has to tell; `None`: nobody asks.
+    news: Option<News>,
 }
 
 /// See the module's text.
@@ -102,7 +103,7 @@ impl Host {
             runs: false,
             saw_idle: self.all_idle,
             pins,
-            news,
+            news: Some(news),
         };
         self.clients.insert(client, state);
     }
@@ -314,13 +315,23 @@ impl Host {
 
     /// Whether a rank has something to tell.
     pub(super) fn has_events(&self, client: ClientId) -> bool {
-        self.clients.get(&client).is_some_and(|state| !state.news.is_empty())
+        self.clients
+            .get(&client)
+            .and_then(|state| state.news.as_ref())
+            .is_some_and(|news| !news.is_empty())
     }
 
     /// Moves what has changed to the end of `events`.
     pub(super) fn take_events(&mut self, client: ClientId, events: &mut Vec<TierEvent>) {
+        if let Some(news) = self.clients.get_mut(&client).and_then(|state| state.news.as_mut()) {
+            news.take(events);
+        }
+    }
+
+    /// Nobody asks this rank what has changed.
+    pub(super) fn mute(&mut self, client: ClientId) {
         if let Some(state) = self.clients.get_mut(&client) {
-            state.news.take(events);
+            state.news = None;
         }
     }
 
@@ -475,13 +486,17 @@ impl Host {
 
     fn tell_removed(&mut self, gone: &[SequenceHash]) {
         for client in self.clients.values_mut() {
-            client.news.removed(gone, &self.store);
+            if let Some(news) = &mut client.news {
+                news.removed(gone, &self.store);
+            }
         }
     }
 
     fn tell_stored(&mut self, blocks: &[BlockIdentity]) {
         for client in self.clients.values_mut() {
-            client.news.stored(blocks, &self.store);
+            if let Some(news) = &mut client.news {
+                news.stored(blocks, &self.store);
+            }
         }
     }
 }

@@ -35,7 +35,8 @@ struct Client {
     ended: Vec<(SimTime, Transfer)>,
     /// The level's age when it last looked.
     seen: u64,
-    news: News,
+    /// What it has to tell; `None`: nobody asks.
+    news: Option<News>,
 }
 
 /// See the module's text.
@@ -87,7 +88,7 @@ impl Level {
             speed,
             ended: Vec::new(),
             seen: self.age,
-            news,
+            news: Some(news),
         };
         self.clients.insert(client, state);
     }
@@ -144,7 +145,9 @@ impl Level {
             self.writers.remove(hash);
         }
         for client in self.clients.values_mut() {
-            client.news.removed(&gone, &self.store);
+            if let Some(news) = &mut client.news {
+                news.removed(&gone, &self.store);
+            }
         }
         if self.is_shared() {
             let written = blocks.iter().map(|identity| (identity.block.block_hash, client));
@@ -200,13 +203,23 @@ impl Level {
 
     /// Whether a rank has something to tell.
     pub(super) fn has_events(&self, client: ClientId) -> bool {
-        self.clients.get(&client).is_some_and(|state| !state.news.is_empty())
+        self.clients
+            .get(&client)
+            .and_then(|state| state.news.as_ref())
+            .is_some_and(|news| !news.is_empty())
     }
 
     /// Moves what has changed to the end of `events`.
     pub(super) fn take_events(&mut self, client: ClientId, events: &mut Vec<TierEvent>) {
+        if let Some(news) = self.clients.get_mut(&client).and_then(|state| state.news.as_mut()) {
+            news.take(events);
+        }
+    }
+
+    /// Nobody asks this rank what has changed.
+    pub(super) fn mute(&mut self, client: ClientId) {
         if let Some(state) = self.clients.get_mut(&client) {
-            state.news.take(events);
+            state.news = None;
         }
     }
 
@@ -233,7 +246,9 @@ impl Level {
             self.writers.remove(hash);
         }
         for client in self.clients.values_mut() {
-            client.news.removed(&gone, &self.store);
+            if let Some(news) = &mut client.news {
+                news.removed(&gone, &self.store);
+            }
         }
     }
 
@@ -287,7 +302,9 @@ impl Level {
         let used = if transfer.direction == Direction::Down {
             self.store.arrive(&transfer.blocks);
             for client in self.clients.values_mut() {
-                client.news.stored(&transfer.blocks, &self.store);
+                if let Some(news) = &mut client.news {
+                    news.stored(&transfer.blocks, &self.store);
+                }
             }
             &mut self.used.write
         } else {

@@ -431,6 +431,14 @@ impl Tiers {
         host.into_iter().chain(levels).min()
     }
 
+    /// Nobody asks what has changed.
+    pub(crate) fn mute(&mut self) {
+        self.host.get().mute(self.client);
+        for level in &mut self.levels {
+            level.get().mute(self.client);
+        }
+    }
+
     /// Moves what has changed to the end of `events`.
     pub(crate) fn take_events(&mut self, events: &mut Vec<TierEvent>) {
         self.host.get().take_events(self.client, events);
