@@ -5,6 +5,7 @@
 
 pub mod actors;
 pub mod admin;
+pub mod aic;
 pub mod block_hash;
 pub mod cli;
 pub mod cluster;

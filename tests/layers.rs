@@ -149,6 +149,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &["block_hash", "faults", "model", "patient_io", "types", "whole_body"],
     ),
     ("model", &["types"]),
+    ("aic", &[]),
     ("profile", &["distinct_files", "engine"]),
     ("block_hash", &["types"]),
     ("distinct_files", &[]),
