@@ -7,10 +7,14 @@
 //! reads.
 
 mod error;
+#[cfg(feature = "aic")]
+mod evaluator;
+mod timing;
 
 use std::path::PathBuf;
 
 pub use error::AicError;
+pub use timing::{BUILT_IN, NOT_BUILT_IN, Reach, TimingError, timing};
 
 /// Version of the plan's form that [`plan`] writes. Source: `aisimulate-core` 0.13.0.
 pub const PLAN_SCHEMA: u64 = 27;

@@ -70,6 +70,7 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
         tracing::warn!("{doubt}");
     }
     let workers = plan_workers(config, &planned);
+    let kv_blocks = planned.iter().map(|group| group.engine.num_gpu_blocks).collect();
     let endpoints = planes.endpoints();
     let (server, requests) = planes.listener();
     let outlets = planes.outlets();
@@ -113,6 +114,7 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
         requests,
         admin: admin.as_ref().map(AdminDoor::address),
         status: status.as_ref().map(StatusServer::address),
+        kv_blocks,
         ..facts(arbiters, budget, &model)
     };
     let store_health = shared.store_health.clone();
@@ -159,6 +161,7 @@ fn facts(arbiters: usize, budget: Budget, model: &Model) -> Facts {
         requests: None,
         admin: None,
         status: None,
+        kv_blocks: Vec::new(),
         threads: 1 + arbiters + POOL_THREADS + BLOCKING_THREADS,
         budget,
         model_dir: model.dir.clone(),
@@ -280,13 +283,20 @@ fn settle_engine(group: &Group, model: &Model) -> Result<EngineConfig, StartErro
         (asked, context) => asked.or(context),
     };
     let (low, high) = model.info.generated_ids;
-    Ok(EngineConfig {
+    let engine = EngineConfig {
         max_model_len,
         token_ids: (low, high),
         role: disaggregation::engine_role(group),
         tiers: tiers::settle(group, model)?,
         ..group.engine.clone()
-    })
+    };
+    match &group.aic {
+        None => Ok(engine),
+        Some(aic) => {
+            let settled = aic.settle(engine, Some(&model.dir));
+            settled.map_err(|error| StartError::Settings(error.to_string()))
+        }
+    }
 }
 
 fn plan_workers(config: &Config, groups: &[Arc<GroupPlan>]) -> Vec<WorkerPlan> {
