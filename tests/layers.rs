@@ -149,7 +149,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &["block_hash", "faults", "model", "patient_io", "types", "whole_body"],
     ),
     ("model", &["types"]),
-    ("aic", &[]),
+    ("aic", &["plain_words"]),
     ("profile", &["distinct_files", "engine"]),
     ("block_hash", &["types"]),
     ("distinct_files", &[]),
