@@ -151,6 +151,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("model", &["types"]),
     ("aic", &["plain_words"]),
+    ("aic", &["plain_words"]),
     ("aic::evaluator", &["engine"]),
     ("aic::timing", &["engine"]),
     ("profile", &["distinct_files", "engine"]),

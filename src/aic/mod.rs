@@ -6,21 +6,42 @@
 //! Source of every rule: `aiconfigurator-core` 0.12.0; the plan is written in the form that `aisimulate-core` 0.13.0
 //! reads.
 
+mod config_files;
 mod error;
 #[cfg(feature = "aic")]
 mod evaluator;
+mod files;
+mod formats;
+mod lowering;
+mod memory;
+mod operations;
+mod parallelism;
+mod quantization;
+mod ready_plan;
+mod shape;
+mod system;
 mod timing;
+mod versions;
 
 use std::path::PathBuf;
 
-pub use error::AicError;
-pub use timing::{BUILT_IN, NOT_BUILT_IN, Reach, TimingError, timing};
+use serde_json::{Value, json};
+
+use self::config_files::ModelConfig;
+pub use self::error::AicError;
+pub use self::timing::{BUILT_IN, NOT_BUILT_IN, Reach, TimingError, timing};
+use self::lowering::Deployed;
+use self::operations::Phase;
+use self::parallelism::Parallelism;
+use self::quantization::Formats;
+use self::shape::Shape;
+use self::system::System;
 
 /// Version of the plan's form that [`plan`] writes. Source: `aisimulate-core` 0.13.0.
 pub const PLAN_SCHEMA: u64 = 27;
 
 /// A model as it is deployed on one kind of GPU.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct AicModel {
     /// Directory with `config.json` and maybe `hf_quant_config.json`; or a name (`org/model`) that `model_configs` has.
     pub model_path: PathBuf,
@@ -119,6 +140,24 @@ impl DatabaseMode {
             Self::Sol => "sol",
         }
     }
+
+    /// Its name in plans.
+    fn plan_name(self) -> &'static str {
+        match self {
+            Self::Silicon => "SILICON",
+            Self::Hybrid => "HYBRID",
+            Self::Empirical => "EMPIRICAL",
+            Self::Sol => "SOL",
+        }
+    }
+
+    /// Whether measurements of other versions stand in for those that are missing.
+    fn borrows(self) -> bool {
+        match self {
+            Self::Silicon | Self::Hybrid => true,
+            Self::Empirical | Self::Sol => false,
+        }
+    }
 }
 
 /// What KV memory is asked for.
@@ -156,27 +195,122 @@ pub struct KvEstimate {
     pub capacity: u64,
 }
 
+/// Most draft tokens of one step. Source: Dynamo 1.4.2 and 1.6.1.
+const MAX_NEXTN: u32 = 5;
+
 /// The operations of one forward pass, as the JSON form of the evaluator's plan, version [`PLAN_SCHEMA`]. Names of
 /// versions are resolved: `engine.backend_version` is the name of a data directory.
 ///
 /// # Errors
 /// [`AicError`]: a file cannot be read or does not say what is needed, the model is of a family whose operations are
-/// not known here, or sizes and number formats do not fit the model.
-pub fn plan(model: &AicModel) -> Result<serde_json::Value, AicError> {
-    Err(AicError::Architecture {
-        model: model.model_path.display().to_string(),
-        architecture: "unknown".to_owned(),
-    })
+/// not known here, sizes and number formats do not fit the model, or there are no measurements of that version.
+pub fn plan(model: &AicModel) -> Result<Value, AicError> {
+    if let Some(path) = &model.plan {
+        return ready_plan::read(path, model);
+    }
+    let described = Described::read(model)?;
+    let system = System::read(model)?;
+    let version = versions::resolve(model, &system)?;
+    let lanes = system.lanes(model, &version)?;
+    let deployed = described.deployed(model);
+    let list = |phase: Phase| -> Vec<Value> {
+        let operations = deployed.operations(phase);
+        operations
+            .iter()
+            .map(|operation| operation.json(phase, &lanes))
+            .collect()
+    };
+    Ok(json!({
+        "schema_version": PLAN_SCHEMA,
+        "engine": described.engine(model, &version),
+        "context_ops": list(Phase::Context),
+        "generation_ops": list(Phase::Generation),
+    }))
 }
 
-/// KV blocks that one rank has memory for.
+/// KV blocks that one rank has memory for. A ready plan does not matter here: what the model takes follows from its
+/// config.
 ///
 /// # Errors
-/// [`AicError`]: as [`plan`]; the system's YAML file lacks a number; nothing is left for the KV cache.
+/// [`AicError`]: as [`plan`], but measurements are not needed; the system's YAML file lacks a number; nothing is left for
+/// the KV cache.
 pub fn kv_blocks(model: &AicModel, query: &MemoryQuery) -> Result<KvEstimate, AicError> {
-    let _ = query;
-    Err(AicError::Architecture {
-        model: model.model_path.display().to_string(),
-        architecture: "unknown".to_owned(),
-    })
+    let described = match Described::read(model) {
+        Err(AicError::Architecture {
+            model, architecture, ..
+        }) => {
+            let what = format!("{model}, a {architecture},");
+            return Err(AicError::NoCapacity { what });
+        }
+        described => described?,
+    };
+    let system = System::read(model)?;
+    memory::kv_blocks(&described.deployed(model), &system, query)
+}
+
+/// What a model's config and its deployment come to.
+struct Described {
+    shape: Shape,
+    formats: Formats,
+    parallelism: Parallelism,
+}
+
+impl Described {
+    fn read(model: &AicModel) -> Result<Self, AicError> {
+        if model.nextn > MAX_NEXTN {
+            let why = format!("--aic-nextn must be in 1..={MAX_NEXTN}, not {}", model.nextn);
+            return Err(AicError::Deployment(why));
+        }
+        let files = ModelConfig::read(model)?;
+        let shape = Shape::read(&model.model_path.display().to_string(), &files)?;
+        let formats = Formats::resolve(&files, model.backend, &model.dtypes, shape.experts.is_some())?;
+        let parallelism = Parallelism::resolve(model, &files, &shape, &formats)?;
+        Ok(Self {
+            shape,
+            formats,
+            parallelism,
+        })
+    }
+
+    fn deployed<'a>(&'a self, model: &'a AicModel) -> Deployed<'a> {
+        Deployed {
+            model,
+            shape: &self.shape,
+            formats: &self.formats,
+            parallelism: &self.parallelism,
+        }
+    }
+
+    /// The settings of a plan.
+    fn engine(&self, model: &AicModel, version: &str) -> Value {
+        let mut engine = json!({
+            "schema_version": 1,
+            "model_name": model.model_path.display().to_string(),
+            "system_name": model.system,
+            "systems_path": null,
+            "backend": model.backend.name(),
+            "backend_version": version,
+            "kv_block_size": null,
+            "tp_size": model.tp,
+            "pp_size": 1,
+            "attention_dp_size": model.attention_dp,
+            "moe_tp_size": self.parallelism.moe_tp,
+            "moe_ep_size": self.parallelism.moe_ep,
+            "cp_size": 1,
+            "weight_dtype": self.formats.gemm.setting,
+            "moe_dtype": self.formats.moe.setting,
+            "activation_dtype": self.formats.fmha.setting,
+            "kv_cache_dtype": self.formats.kv_cache.setting,
+            "enable_shared_layer": model.database_mode.borrows(),
+            "strict_provenance": false,
+            "database_mode": model.database_mode.plan_name(),
+            "transfer_policy": null,
+            "tolerate_dirless_version": false,
+            "extra": {},
+        });
+        if model.nextn > 0 {
+            engine["nextn"] = json!(model.nextn);
+        }
+        engine
+    }
 }
