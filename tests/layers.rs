@@ -151,7 +151,6 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("model", &["types"]),
     ("aic", &["plain_words"]),
-    ("aic", &["plain_words"]),
     ("aic::evaluator", &["engine"]),
     ("aic::timing", &["engine"]),
     ("profile", &["distinct_files", "engine"]),

@@ -29,13 +29,13 @@ use serde_json::{Value, json};
 
 use self::config_files::ModelConfig;
 pub use self::error::AicError;
-pub use self::timing::{BUILT_IN, NOT_BUILT_IN, Reach, TimingError, timing};
 use self::lowering::Deployed;
 use self::operations::Phase;
 use self::parallelism::Parallelism;
 use self::quantization::Formats;
 use self::shape::Shape;
 use self::system::System;
+pub use self::timing::{BUILT_IN, NOT_BUILT_IN, Reach, TimingError, timing};
 
 /// Version of the plan's form that [`plan`] writes. Source: `aisimulate-core` 0.13.0.
 pub const PLAN_SCHEMA: u64 = 27;
