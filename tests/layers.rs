@@ -45,6 +45,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "replay_run",
         &[
+            "aic",
             "cli",
             "config",
             "distinct_files",

@@ -267,6 +267,44 @@ impl AicTiming {
         self.topology
     }
 
+    /// The model that flat settings name, whether or not they turn it on; it is asked for times only.
+    ///
+    /// # Errors
+    /// As of a document: [`ConfigError::Value`] names the setting.
+    pub fn of_flags(flags: &Settings) -> Result<Self, ConfigError> {
+        let mut layered = Layered::default();
+        let on = Settings {
+            aic_perf_model: Some(true),
+            num_gpu_blocks_override: Some(1),
+            ..flags.clone()
+        };
+        layered.put(&on, &Origin::Flag);
+        let wanted = request(&layered, &layered.settings()?)?;
+        wanted.ok_or_else(|| ConfigError::Invalid("no AIC performance model is asked for".to_owned()))
+    }
+
+    /// The pass times of this model, tried as far as `reach` goes. `served`: directory of the model that the fleet serves.
+    ///
+    /// # Errors
+    /// As [`Self::settle`].
+    pub fn timing(&self, served: Option<&Path>, reach: Reach) -> Result<SharedTiming, ConfigError> {
+        let timing = aic::timing(&self.of_model(served)?, reach);
+        timing.map(SharedTiming::new).map_err(|error| self.wrong(&error))
+    }
+
+    fn of_model(&self, served: Option<&Path>) -> Result<AicModel, ConfigError> {
+        let mut model = self.model.clone();
+        if model.model_path.as_os_str().is_empty() {
+            let served = served.ok_or_else(|| self.wrong(&"no model; give it as aic_model_path"))?;
+            model.model_path = served.to_owned();
+        }
+        Ok(model)
+    }
+
+    fn wrong(&self, error: &dyn std::fmt::Display) -> ConfigError {
+        ConfigError::Invalid(format!("{}: {error}", self.place))
+    }
+
     /// `engine` with the pass times of this model, and with as many KV blocks as it leaves memory for unless their number
     /// is given. `served`: directory of the model that the fleet serves.
     ///
@@ -274,19 +312,13 @@ impl AicTiming {
     /// [`ConfigError::Invalid`] in one line: the model cannot be planned, there is no evaluator in this build, there are no
     /// measurements, they lack something, or no memory is left for a KV block.
     pub fn settle(&self, engine: EngineConfig, served: Option<&Path>) -> Result<EngineConfig, ConfigError> {
-        let wrong = |error: String| ConfigError::Invalid(format!("{}: {error}", self.place));
-        let mut model = self.model.clone();
-        if model.model_path.as_os_str().is_empty() {
-            let served = served.ok_or_else(|| wrong("no model; give it as aic_model_path".to_owned()))?;
-            model.model_path = served.to_owned();
-        }
         let max_num_batched_tokens = engine.max_num_batched_tokens.unwrap_or(UNLIMITED_TOKENS);
         let reach = Reach {
             max_num_batched_tokens,
             max_num_seqs: engine.max_num_seqs.unwrap_or(UNLIMITED_SEQS),
             max_model_len: engine.max_model_len.unwrap_or(UNLIMITED_LEN),
         };
-        let timing = aic::timing(&model, reach).map_err(|error| wrong(error.to_string()))?;
+        let timing = self.timing(served, reach)?;
         let num_gpu_blocks = match self.memory {
             None => engine.num_gpu_blocks,
             Some(fraction) => {
@@ -295,16 +327,16 @@ impl AicTiming {
                     max_num_batched_tokens,
                     block_size: engine.block_size,
                 };
-                let estimate = aic::kv_blocks(&model, &query).map_err(|error| wrong(error.to_string()))?;
-                estimate.blocks
+                let estimate = aic::kv_blocks(&self.of_model(served)?, &query);
+                estimate.map_err(|error| self.wrong(&error))?.blocks
             }
         };
         let engine = EngineConfig {
-            timing: TimingConfig::Shared(SharedTiming::new(timing)),
+            timing: TimingConfig::Shared(timing),
             num_gpu_blocks,
             ..engine
         };
-        engine.validate().map_err(|error| wrong(error.to_string()))?;
+        engine.validate().map_err(|error| self.wrong(&error))?;
         Ok(engine)
     }
 }

@@ -109,6 +109,19 @@ fn each_backend_and_gpu_has_its_own_measurements() {
 
 #[test]
 #[ignore = "needs the measurements that scripts/setup unpacks"]
+fn a_pass_without_a_time_takes_that_of_the_last_one_of_its_rank() {
+    let model = model(QWEN, "h200_sxm", Backend::Vllm);
+    let (one, other) = (timing(&model), timing(&model));
+    // The evaluator has no time for a prompt without new tokens.
+    let nothing = |timing: &dyn ghostfleet::engine::PassTiming| prefill(timing, 1, 100, 100);
+    assert_ms(nothing(&*one), 20.671_909, "before any pass, the shortest one");
+    assert_ms(prefill(&*one, 1, 4000, 0), 392.988_037, "a pass");
+    assert_ms(nothing(&*one), 392.988_037, "after it");
+    assert_ms(nothing(&*other), 20.671_909, "another rank has seen no pass");
+}
+
+#[test]
+#[ignore = "needs the measurements that scripts/setup unpacks"]
 fn a_model_of_experts_takes_the_measured_times() {
     let experts = AicModel {
         tp: 2,

@@ -87,6 +87,38 @@ fn the_same_seeds_make_the_same_bytes() {
 
 #[test]
 #[ignore = "needs the measurements that scripts/setup unpacks"]
+fn the_routers_own_model_changes_where_requests_go() {
+    let directory = TempDir::new().unwrap();
+    let load = [
+        "--input-tokens=6000",
+        "--output-tokens=20",
+        "--request-count=300",
+        "--request-rate=9",
+        "--num-workers=2",
+        "--router-mode=kv_router",
+        "--extra-engine-args",
+        FLAT,
+    ];
+    let model = ["--aic-backend=vllm", "--aic-system=h200_sxm", "--aic-model-path", LLAMA];
+    let (without, _) = replay(directory.path(), &load);
+    let (with, _) = replay(directory.path(), &[&load[..], &model].concat());
+    assert_ne!(without["mean_ttft_ms"], with["mean_ttft_ms"]);
+    assert_eq!(with["completed_requests"], 300);
+    let mut command = ghostfleet();
+    command
+        .current_dir(directory.path())
+        .arg("replay")
+        .args(load)
+        .args(model);
+    command
+        .arg("--aic-systems-path")
+        .arg(systems())
+        .arg("--aic-backend-version=9.9.9");
+    assert_refused(&run(&mut command), 1, &["the router's prefill model", "9.9.9"]);
+}
+
+#[test]
+#[ignore = "needs the measurements that scripts/setup unpacks"]
 fn the_model_says_how_many_blocks_a_cache_has() {
     let directory = TempDir::new().unwrap();
     let blocks = |engine: &str| {

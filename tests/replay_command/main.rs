@@ -294,7 +294,7 @@ fn flags_that_would_change_nothing_are_refused() {
                 &kv,
             ]
             .concat(),
-            "not available in this build",
+            "asks for a model that no flag names; give --aic-backend",
         ),
         (
             vec!["t.jsonl", "--router-config", r#"{"router_temperature":"x"}"#],
