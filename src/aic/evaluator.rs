@@ -76,11 +76,13 @@ pub(super) fn open(model: &AicModel, reach: Reach) -> Result<Arc<Evaluators>, Ti
         }
     }
     let failed = |why: String| TimingError::Evaluator {
-        model: model.plan.clone().unwrap_or_else(|| model.model_path.clone()),
-        system: model.system.clone(),
-        backend: model.backend.name(),
-        version: version.clone(),
-        systems_path: model.systems_path.clone(),
+        of: format!(
+            "{} on {} ({} {version}, measurements in {})",
+            model.plan.as_ref().unwrap_or(&model.model_path).display(),
+            model.system,
+            model.backend.name(),
+            model.systems_path.display()
+        ),
         why: one_line(&why),
     };
     let what = format!("{} on {}", model.model_path.display(), model.system);

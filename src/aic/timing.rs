@@ -1,6 +1,5 @@
 //! Pass times of a model that is deployed on measured GPUs.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::{AicError, AicModel};
@@ -34,22 +33,10 @@ pub enum TimingError {
     #[error("{NOT_BUILT_IN}")]
     NotBuiltIn,
     /// The evaluator cannot work with the plan and the measurements, or has no time for a pass of this deployment.
-    #[error(
-        "no AIC pass times of {} on {system} ({backend} {version}, measurements in {}): {why}",
-        model.display(),
-        systems_path.display()
-    )]
+    #[error("no AIC pass times of {of}: {why}")]
     Evaluator {
-        /// The model, as given.
-        model: PathBuf,
-        /// The GPU system.
-        system: String,
-        /// `vllm`, `sglang` or `trtllm`.
-        backend: &'static str,
-        /// Version of the measurements.
-        version: String,
-        /// Where they were looked for.
-        systems_path: PathBuf,
+        /// Model, GPU system, backend, version and directory of the measurements.
+        of: String,
         /// What was asked and what the evaluator says, in one line.
         why: String,
     },

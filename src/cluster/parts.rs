@@ -70,7 +70,6 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
         tracing::warn!("{doubt}");
     }
     let workers = plan_workers(config, &planned);
-    let kv_blocks = planned.iter().map(|group| group.engine.num_gpu_blocks).collect();
     let endpoints = planes.endpoints();
     let (server, requests) = planes.listener();
     let outlets = planes.outlets();
@@ -114,8 +113,7 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
         requests,
         admin: admin.as_ref().map(AdminDoor::address),
         status: status.as_ref().map(StatusServer::address),
-        kv_blocks,
-        ..facts(arbiters, budget, &model)
+        ..facts(arbiters, budget, &model, &planned)
     };
     let store_health = shared.store_health.clone();
     let stagger = config.stagger;
@@ -156,12 +154,12 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
 }
 
 /// What is known before any listener is there.
-fn facts(arbiters: usize, budget: Budget, model: &Model) -> Facts {
+fn facts(arbiters: usize, budget: Budget, model: &Model, groups: &[Arc<GroupPlan>]) -> Facts {
     Facts {
         requests: None,
         admin: None,
         status: None,
-        kv_blocks: Vec::new(),
+        kv_blocks: groups.iter().map(|group| group.engine.num_gpu_blocks).collect(),
         threads: 1 + arbiters + POOL_THREADS + BLOCKING_THREADS,
         budget,
         model_dir: model.dir.clone(),

@@ -220,12 +220,14 @@ fn said(layered: &Layered, s: &Settings) -> Result<(&'static str, Estimator), Co
 
 /// A whole configuration leaves no room for flat settings of the model, at least for those that are `named`.
 fn stands_alone(layered: &Layered, key: &str, named: impl Fn(&str) -> bool) -> Result<(), ConfigError> {
-    let flat = IDENTITY.iter().filter(|flat| named(flat));
-    for flat in flat.filter(|flat| layered.value(flat).is_some()) {
-        let why = format!("cannot be combined with {}; put that into it", flag(key));
-        return Err(refused(layered, flat, &why));
+    let mut flat = IDENTITY.iter().filter(|flat| named(flat));
+    match flat.find(|flat| layered.value(flat).is_some()) {
+        None => Ok(()),
+        Some(flat) => {
+            let why = format!("cannot be combined with {}; put that into it", flag(key));
+            Err(refused(layered, flat, &why))
+        }
     }
-    Ok(())
 }
 
 fn database_mode(layered: &Layered, s: &Settings) -> Result<DatabaseMode, ConfigError> {
@@ -296,7 +298,7 @@ impl AicTiming {
         let mut model = self.model.clone();
         if model.model_path.as_os_str().is_empty() {
             let served = served.ok_or_else(|| self.wrong(&"no model; give it as aic_model_path"))?;
-            model.model_path = served.to_owned();
+            served.clone_into(&mut model.model_path);
         }
         Ok(model)
     }

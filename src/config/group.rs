@@ -315,7 +315,8 @@ fn timing(layered: &Layered, s: &Settings) -> Result<TimingConfig, ConfigError> 
             "timing_model",
             "and --planner-profile-data exclude each other",
         )),
-        (None, TimingModel::Polynomial) => Ok(TimingConfig::Polynomial),
+        // A performance model stands in from when its measurements are read.
+        (None, TimingModel::Polynomial | TimingModel::External(External::Ais(_))) => Ok(TimingConfig::Polynomial),
         (None, &TimingModel::Fixed { prefill_ms, decode_ms }) => {
             if prefill_ms.get() < 0.0 || decode_ms.get() < 0.0 {
                 return Err(refused(layered, "timing_model", "must have times of 0 or greater"));
@@ -328,8 +329,6 @@ fn timing(layered: &Layered, s: &Settings) -> Result<TimingConfig, ConfigError> 
         (None, TimingModel::External(External::DynamoProfile(ProfilePath { path }))) => {
             measured(layered, "timing_model", path)
         }
-        // Until its measurements are read.
-        (None, TimingModel::External(External::Ais(_))) => Ok(TimingConfig::Polynomial),
     }
 }
 

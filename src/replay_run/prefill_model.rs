@@ -19,8 +19,8 @@ const REACH: Reach = Reach {
 };
 
 /// A dtype that says something.
-fn dtype(given: &Option<String>) -> Option<String> {
-    let given = given.as_deref().map(str::trim);
+fn dtype(given: Option<&String>) -> Option<String> {
+    let given = given.map(|given| given.trim());
     let given = given.filter(|dtype| !dtype.is_empty() && !dtype.eq_ignore_ascii_case("auto"));
     given.map(str::to_owned)
 }
@@ -36,11 +36,11 @@ fn settings(args: &ReplayArgs) -> Settings {
         aic_moe_tp_size: args.aic_moe_tp_size,
         aic_moe_ep_size: args.aic_moe_ep_size,
         aic_attention_dp_size: args.aic_attention_dp_size,
-        aic_gemm_dtype: dtype(&args.aic_gemm_dtype),
-        aic_moe_dtype: dtype(&args.aic_moe_dtype),
-        aic_fmha_dtype: dtype(&args.aic_fmha_dtype),
-        aic_kv_cache_dtype: dtype(&args.aic_kv_cache_dtype),
-        aic_comm_dtype: dtype(&args.aic_comm_dtype),
+        aic_gemm_dtype: dtype(args.aic_gemm_dtype.as_ref()),
+        aic_moe_dtype: dtype(args.aic_moe_dtype.as_ref()),
+        aic_fmha_dtype: dtype(args.aic_fmha_dtype.as_ref()),
+        aic_kv_cache_dtype: dtype(args.aic_kv_cache_dtype.as_ref()),
+        aic_comm_dtype: dtype(args.aic_comm_dtype.as_ref()),
         aic_nextn: args.aic_nextn,
         aic_nextn_accept_rates: args.aic_nextn_accept_rates.clone(),
         ..Settings::default()

@@ -12,10 +12,10 @@ pub(crate) fn systems() -> PathBuf {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         root.join(".venv/aiconfigurator-core-0.12.0/aiconfigurator_core/systems")
     };
-    let systems = std::env::var_os("GHOSTFLEET_AIC_SYSTEMS_PATH").map_or_else(unpacked, PathBuf::from);
+    let systems = std::env::var_os("GHOSTFLEET_MEASUREMENTS").map_or_else(unpacked, PathBuf::from);
     assert!(
         systems.join("query_versions.yaml").is_file(),
-        "{} has no measurements; run scripts/setup, or set GHOSTFLEET_AIC_SYSTEMS_PATH to the directory systems of an unpacked \
+        "{} has no measurements; run scripts/setup, or set GHOSTFLEET_MEASUREMENTS to the directory systems of an unpacked \
          wheel aiconfigurator-core 0.12.0",
         systems.display()
     );

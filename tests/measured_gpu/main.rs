@@ -12,5 +12,6 @@ mod data;
 mod durations;
 mod export;
 mod fleet;
+mod prediction;
 mod refusals;
 mod replay;

@@ -81,7 +81,7 @@ impl Estimator {
 
     /// What flat settings say.
     pub(super) fn of_settings(s: &Settings) -> Self {
-        let text = |setting: &Option<String>| setting.as_ref().filter(|text| !text.is_empty()).cloned();
+        let text = |setting: &Option<String>| setting.clone().filter(|text| !text.is_empty());
         Self {
             model: text(&s.aic_model_path),
             system: text(&s.aic_system),
