@@ -5,6 +5,7 @@
 
 pub mod actors;
 pub mod admin;
+pub mod aic;
 pub mod block_hash;
 pub mod cli;
 pub mod cluster;
@@ -14,6 +15,7 @@ pub mod ctl;
 mod distinct_files;
 pub mod drill;
 pub mod engine;
+pub mod export;
 pub mod faults;
 pub mod model;
 pub mod online;

@@ -47,7 +47,14 @@ pub use kv::tiers::SharedMemory;
 pub use reasoning::Reasoning;
 pub use seeded::SeededTokens;
 pub use tier_use::{DiskUse, HostUse, TransferUse};
-pub use timing::{DecodeBatch, PassTiming, PrefillBatch, Profile, ProfileError, ProfilePoints};
+pub use timing::{
+    DecodeBatch, PassTiming, PrefillBatch, Profile, ProfileError, ProfilePoints, SharedTiming, TimingOfRanks,
+};
+
+/// The timing model that a configuration names.
+pub fn timing_of(config: &TimingConfig) -> Arc<dyn PassTiming> {
+    timing::build(config)
+}
 
 /// An engine for `config` with the timing model that it names.
 ///
