@@ -7,6 +7,7 @@ mod driver;
 mod index;
 mod load;
 mod passes;
+mod shared;
 
 use ghostfleet::engine::{
     EngineConfig, EngineKind, Fidelity, HandoffFact, Output, OutputDetail, Semantics, SglangConfig, SglangPolicy,
