@@ -408,20 +408,20 @@ pub struct Settings {
     #[arg(long, value_name = "MS")]
     pub host_offload_latency_ms: Option<Finite>,
 
-    /// Whose host memory --num-host-blocks is [default: dp_rank_local]. A cluster_shared pool holds that many blocks for all
+    /// Whose host memory --num-host-blocks is [default: `dp_rank_local`]. A `cluster_shared` pool holds that many blocks for all
     /// workers of this process that say so; it needs --kv-layout-id.
     #[arg(long, value_name = "SCOPE")]
     pub host_offload_scope: Option<HostScope>,
 
-    /// GB/s of all workers together from GPU to a cluster_shared host; 0: without limit [default: 80].
+    /// GB/s of all workers together from GPU to a `cluster_shared` host; 0: without limit [default: 80].
     #[arg(long, value_name = "GBPS")]
     pub host_offload_shared_d2h_bandwidth_gbps: Option<Finite>,
 
-    /// GB/s of all workers together from a cluster_shared host to GPU; 0: without limit [default: 80].
+    /// GB/s of all workers together from a `cluster_shared` host to GPU; 0: without limit [default: 80].
     #[arg(long, value_name = "GBPS")]
     pub host_offload_shared_h2d_bandwidth_gbps: Option<Finite>,
 
-    /// Name of the layout in which KV is stored in a cluster_shared host. Workers that share it must agree on it.
+    /// Name of the layout in which KV is stored in a `cluster_shared` host. Workers that share it must agree on it.
     #[arg(long, value_name = "NAME")]
     pub kv_layout_id: Option<String>,
 
@@ -442,16 +442,16 @@ pub struct Settings {
     #[arg(long, value_name = "MS")]
     pub g3_latency_ms: Option<Finite>,
 
-    /// Whose disk --num-g3-blocks below --num-host-blocks is [default: worker_local]. A cluster_shared disk holds that many
+    /// Whose disk --num-g3-blocks below --num-host-blocks is [default: `worker_local`]. A `cluster_shared` disk holds that many
     /// blocks for all workers of this process that say so.
     #[arg(long, value_name = "SCOPE")]
     pub g3_scope: Option<DiskScope>,
 
-    /// GB/s of all workers together from a cluster_shared disk to their hosts; 0: without limit [default: 80].
+    /// GB/s of all workers together from a `cluster_shared` disk to their hosts; 0: without limit [default: 80].
     #[arg(long, value_name = "GBPS")]
     pub g3_shared_read_bandwidth_gbps: Option<Finite>,
 
-    /// GB/s of all workers together to a cluster_shared disk; 0: without limit [default: 80].
+    /// GB/s of all workers together to a `cluster_shared` disk; 0: without limit [default: 80].
     #[arg(long, value_name = "GBPS")]
     pub g3_shared_write_bandwidth_gbps: Option<Finite>,
 

@@ -1,6 +1,6 @@
 //! Ranks that share memory below the GPU, each with passes of its own, in one clock.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use ghostfleet::engine::{Engine, EngineConfig, Fidelity, Pass, SharedMemory, SharedTier, build_in};
 use ghostfleet::engine::{TierBandwidth, TierConfig, Writes};
@@ -21,7 +21,7 @@ struct Rank {
     ends_at: Option<SimTime>,
     index: Index,
     lower: LowerIndex,
-    active: BTreeMap<RequestId, ()>,
+    active: BTreeSet<RequestId>,
 }
 
 impl Rank {
@@ -32,7 +32,7 @@ impl Rank {
             ends_at: None,
             index: Index::default(),
             lower: LowerIndex::default(),
-            active: BTreeMap::new(),
+            active: BTreeSet::new(),
         };
         // Of what others have stored before.
         rank.look(SimTime::ZERO);
@@ -58,7 +58,7 @@ impl Rank {
             match output {
                 Token { finish: None, .. } => {}
                 Token { id, .. } | Empty { id, .. } | Rejected { id, .. } => {
-                    assert!(self.active.remove(id).is_some(), "nobody ends twice");
+                    assert!(self.active.remove(id), "nobody ends twice");
                 }
             }
         }
@@ -217,12 +217,12 @@ impl Fleet {
                 self.number += 1;
                 let (id, rank) = (request.id, &mut self.ranks[*rank]);
                 if rank.engine.submit(request, self.now).is_ok() {
-                    rank.active.insert(id, ());
+                    rank.active.insert(id);
                 }
             }
             Op::Cancel(rank, at) => {
                 let rank = &mut self.ranks[*rank];
-                let id = rank.active.keys().nth(*at).copied();
+                let id = rank.active.iter().nth(*at).copied();
                 if let Some(id) = id {
                     // With its last token in the pass under way the engine knows it no more; what it had there is void.
                     rank.engine.cancel(id, self.now);
@@ -287,7 +287,9 @@ proptest! {
     fn the_same_load_on_shared_memory_has_the_same_passes(tiers in tiers(), blocks in 30..80_u32, ops in ops()) {
         let run = || {
             let mut fleet = Fleet::new(tiers, blocks);
-            ops.iter().for_each(|op| fleet.apply(op));
+            for op in &ops {
+                fleet.apply(op);
+            }
             while fleet.event() {}
             (fleet.now, fleet.memory.host(), fleet.memory.disk())
         };

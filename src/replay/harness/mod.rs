@@ -16,7 +16,7 @@ mod spec;
 mod ticks;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap};
+use std::collections::BinaryHeap;
 
 use crate::engine::{DiskUse, EngineKind, HandoffFact, Semantics, SharedMemory};
 use crate::types::{SimTime, Token};
@@ -31,6 +31,7 @@ use super::source::Source;
 use handoff::{Handoffs, PREFILL};
 use pool::Pool;
 use routing::Side;
+use sharing::Sharing;
 use spec::CLOCK_END;
 use ticks::{FirstTokens, Scaling};
 
@@ -81,13 +82,9 @@ pub struct Harness {
     collector: Collector,
     events_at_start: bool,
     looks_between_passes: bool,
-    /// Some workers use memory that others use, too.
-    shares: bool,
-    /// Of these, idle ones that could not start a pass: each look of theirs is a use of what they share.
-    stuck: BTreeSet<Place>,
+    sharing: Sharing,
     /// Counts what has happened.
     turns: u64,
-    shared: SharedMemory,
     /// What disks of workers did that are gone.
     disk_of_gone: Option<DiskUse>,
     /// Arrivals come before orders of handoffs, not behind them (Dynamo 1.4.2).
@@ -153,10 +150,8 @@ impl Harness {
             collector: Collector::default(),
             events_at_start: fleet.events_at_start,
             looks_between_passes: fleet.looks_between_passes,
-            shares: pools.iter().any(Pool::shares),
-            stuck: BTreeSet::new(),
+            sharing: Sharing::new(shared, &pools),
             turns: 0,
-            shared,
             disk_of_gone: None,
             arrivals_first,
             sla: Sla::default(),
@@ -309,7 +304,7 @@ impl Harness {
 
     fn report(mut self, ended_at: SimTime, source: &dyn Source, partial: bool) -> Report {
         let mut used = FleetUse {
-            shared_host: self.shared.host(),
+            shared_host: self.sharing.memory.host(),
             disk: self.disk(),
             ..FleetUse::default()
         };
@@ -437,7 +432,7 @@ impl Harness {
                 self.take_arrivals(source);
             }
             self.turns += u64::from(self.flights.len() != arrived);
-            if self.shares {
+            if self.sharing.any {
                 self.start_sharers(source);
             } else {
                 self.start_ready(source);
@@ -464,7 +459,7 @@ impl Harness {
             let arrival_due = !self.looks_away() && source.next_at().is_some_and(|at| at <= now);
             // A closed loop goes on when a request ends, also in a pass that takes no time.
             let place_free = self.ended > ended && !self.looks_away();
-            let stuck = self.turns != turns && !self.stuck.is_empty();
+            let stuck = self.turns != turns && !self.sharing.stuck.is_empty();
             let ordered = self.handoffs.as_ref().is_some_and(Handoffs::has_orders);
             if pass_due || other_due || arrival_due || place_free || ordered || stuck || !self.ready.is_empty() {
                 continue;

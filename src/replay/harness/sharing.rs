@@ -4,26 +4,46 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use super::super::source::Source;
+use super::pool::Pool;
 use super::{Harness, Place};
-use crate::engine::DiskUse;
+use crate::engine::{DiskUse, SharedMemory};
 use crate::types::SimTime;
 
 /// Looks at one instant after which something is wrong: transfers that take no time and never end.
 const MOST_LOOKS: u32 = 100_000;
 
+/// What workers share.
+pub(super) struct Sharing {
+    pub(super) memory: SharedMemory,
+    /// Some workers use memory that others use, too.
+    pub(super) any: bool,
+    /// Of these, idle ones that could not start a pass: each look of theirs is a use of what they share.
+    pub(super) stuck: BTreeSet<Place>,
+}
+
+impl Sharing {
+    pub(super) fn new(memory: SharedMemory, pools: &[Pool]) -> Self {
+        Self {
+            memory,
+            any: pools.iter().any(Pool::shares),
+            stuck: BTreeSet::new(),
+        }
+    }
+}
+
 impl Harness {
     /// When a worker without a pass has to look at memory that it shares.
     pub(super) fn next_look(&self) -> Option<SimTime> {
-        if !self.shares {
+        if !self.sharing.any {
             return None;
         }
-        let looks = self.pools.iter().flat_map(|pool| pool.looks());
+        let looks = self.pools.iter().flat_map(Pool::looks);
         looks.map(|(_, at)| at).min()
     }
 
     /// Workers without a pass look at memory that they share, the lowest number first, until nobody sees anything new.
     pub(super) fn look_at_shared(&mut self) {
-        if !self.shares {
+        if !self.sharing.any {
             return;
         }
         for _ in 0..MOST_LOOKS {
@@ -55,7 +75,7 @@ impl Harness {
     /// one has started. Source: Dynamo 1.6.1 offline replay.
     pub(super) fn start_sharers(&mut self, source: &mut dyn Source) {
         loop {
-            let mut ready: BTreeSet<Place> = std::mem::take(&mut self.stuck);
+            let mut ready: BTreeSet<Place> = std::mem::take(&mut self.sharing.stuck);
             for place in std::mem::take(&mut self.ready) {
                 self.pools[place.pool as usize].worker(place.worker).listed = false;
                 ready.insert(place);
@@ -74,7 +94,7 @@ impl Harness {
                     break;
                 }
                 if worker.is_ready() {
-                    self.stuck.insert(place);
+                    self.sharing.stuck.insert(place);
                 }
             }
             // The others have their turn in the next round.
@@ -95,11 +115,11 @@ impl Harness {
 
     /// What disks have done: the one that workers share, or those of all workers.
     pub(super) fn disk(&self) -> Option<DiskUse> {
-        let mut all = self.shared.disk();
+        let mut all = self.sharing.memory.disk();
         if let Some(gone) = &self.disk_of_gone {
             all.get_or_insert_default().add(gone);
         }
-        for own in self.pools.iter().flat_map(|pool| pool.disks()) {
+        for own in self.pools.iter().flat_map(Pool::disks) {
             all.get_or_insert_default().add(&own);
         }
         all
