@@ -8,8 +8,10 @@
 
 mod config_files;
 mod error;
+mod exclusions;
 mod files;
 mod formats;
+mod latent;
 mod lowering;
 mod memory;
 mod operations;
