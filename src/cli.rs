@@ -3,6 +3,7 @@
 pub mod ctl;
 mod drill;
 pub mod help;
+mod measurements;
 mod numbers;
 pub mod peer_flags;
 mod predict;
@@ -16,6 +17,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use crate::config::Settings;
 
 pub use drill::DrillArgs;
+pub use measurements::Measurements;
 pub use predict::{PredictArgs, PredictionArgs, PredictionFormat, RecommendArgs, Stack};
 pub use replay::{ReplayArgs, ReplayMode, RouterMode, TraceFormat, WekaTimes};
 pub use trace::{ConvertTraceArgs, StatArgs, StatFormat, SynthArgs, TraceCommand, TraceInput};
@@ -69,6 +71,8 @@ pub enum Command {
 pub enum ProfileCommand {
     /// Write any form of profile as the NPZ that --planner-profile-data reads.
     Convert(ConvertArgs),
+    /// Write the pass times of an engine, as of the AIC performance model, as such an NPZ.
+    Export(ExportArgs),
 }
 
 /// Write any form of profile as a performance NPZ.
@@ -77,6 +81,21 @@ pub struct ConvertArgs {
     /// A directory of profiler results, or an NPZ file.
     #[arg(value_name = "DIR|FILE")]
     pub input: PathBuf,
+    /// NPZ file to write; replaced if it is there.
+    #[arg(short, long, value_name = "FILE.npz")]
+    pub output: PathBuf,
+}
+
+/// Write the pass times of an engine as a performance NPZ: one-prompt passes by length, decode steps by KV tokens and length.
+#[derive(Debug, Parser)]
+pub struct ExportArgs {
+    /// Engine settings as JSON, inline or in a file, in the form of Dynamo 1.4.2 (flat) or 1.6.1 (nested), as
+    /// `{"aic_backend": "vllm", "aic_model_path": "Qwen/Qwen3-32B"}`.
+    #[arg(long, value_name = "JSON|FILE")]
+    pub extra_engine_args: String,
+    #[allow(missing_docs)]
+    #[command(flatten)]
+    pub measurements: Measurements,
     /// NPZ file to write; replaced if it is there.
     #[arg(short, long, value_name = "FILE.npz")]
     pub output: PathBuf,

@@ -15,6 +15,7 @@ pub mod ctl;
 mod distinct_files;
 pub mod drill;
 pub mod engine;
+pub mod export;
 pub mod faults;
 pub mod model;
 pub mod online;

@@ -38,6 +38,9 @@ fn main() -> ExitCode {
         Command::Profile(ProfileCommand::Convert(args)) => {
             ghostfleet::convert::run(args).map_err(|error| (error.exit_code(), error.to_string()))
         }
+        Command::Profile(ProfileCommand::Export(args)) => {
+            ghostfleet::export::run(args).map_err(|error| (error.exit_code(), error.to_string()))
+        }
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -36,6 +36,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("convert", &["cli", "profile"]),
+    ("export", &["cli", "config", "distinct_files", "engine", "profile"]),
     (
         "ctl",
         &["actors", "admin", "cli", "faults", "truth", "types", "witness"],
@@ -44,6 +45,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "replay_run",
         &[
+            "aic",
             "cli",
             "config",
             "distinct_files",
@@ -96,7 +98,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("faults", &["types"]),
     (
         "config",
-        &["engine", "model", "profile", "router", "transport", "types"],
+        &["aic", "engine", "model", "profile", "router", "transport", "types"],
     ),
     (
         "actors",
@@ -150,6 +152,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("model", &["types"]),
     ("aic", &["plain_words"]),
+    ("aic::evaluator", &["engine"]),
+    ("aic::timing", &["engine"]),
     ("profile", &["distinct_files", "engine"]),
     ("block_hash", &["types"]),
     ("distinct_files", &[]),

@@ -97,6 +97,11 @@ const COUNTERS: &[Counter] = &[
         Some(("reason", &["slow_reader", "stalled_reader"])),
     ),
     (
+        "ghostfleet_timing_errors_total",
+        "Passes that took the last known duration because the AIC performance model had none.",
+        Some(("phase", &["prefill", "decode"])),
+    ),
+    (
         "ghostfleet_unknown_recordings_total",
         "Requests for a recorded answer that is not there.",
         None,

@@ -8,6 +8,8 @@
 
 mod config_files;
 mod error;
+#[cfg(feature = "aic")]
+mod evaluator;
 mod exclusions;
 mod files;
 mod formats;
@@ -20,6 +22,7 @@ mod quantization;
 mod ready_plan;
 mod shape;
 mod system;
+mod timing;
 mod versions;
 
 use std::path::PathBuf;
@@ -34,6 +37,7 @@ use self::parallelism::Parallelism;
 use self::quantization::Formats;
 use self::shape::Shape;
 use self::system::System;
+pub use self::timing::{BUILT_IN, NOT_BUILT_IN, Reach, TimingError, timing};
 
 /// Version of the plan's form that [`plan`] writes. Source: `aisimulate-core` 0.13.0.
 pub const PLAN_SCHEMA: u64 = 27;

@@ -26,16 +26,10 @@ const ROUTER_FLAGS: &[&str] = &[
 ];
 
 /// Other flags, and why they are refused.
-const OTHERS: &[(&str, &str)] = &[
-    (
-        "sglang-generate",
-        "asks for native SGLang requests, which are not emulated; leave it out and use the request plane or --http-port",
-    ),
-    (
-        "ais-perf-config",
-        "asks for the AIC performance model, which this build does not have; use --planner-profile-data or --timing-model",
-    ),
-];
+const OTHERS: &[(&str, &str)] = &[(
+    "sglang-generate",
+    "asks for native SGLang requests, which are not emulated; leave it out and use the request plane or --http-port",
+)];
 
 /// What to say about a flag of the peer, named without dashes.
 fn sentence(flag: &str) -> Option<&'static str> {
@@ -88,7 +82,6 @@ mod tests {
         assert!(explained(&["--router-temperature=0.5"]).starts_with("--router-temperature belongs to a router"));
         assert!(explained(&["--no-kv-events"]).contains("dynamo.frontend"));
         assert!(explained(&["--sglang-generate"]).contains("not emulated"));
-        assert!(explained(&["--ais-perf-config", "{}"]).contains("AIC performance model"));
     }
 
     #[test]

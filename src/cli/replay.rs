@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
 
+use super::measurements::Measurements;
 use super::numbers;
 use crate::engine::Semantics;
 
@@ -144,6 +145,9 @@ pub struct ReplayArgs {
     /// Router-side model: chances of the drafted tokens, comma-separated.
     #[arg(long, value_name = "RATES")]
     pub aic_nextn_accept_rates: Option<String>,
+    #[allow(missing_docs)]
+    #[command(flatten)]
+    pub measurements: Measurements,
     /// Scale workers while the replay runs: path or text, JSON or YAML.
     ///
     /// A configuration of Dynamo's planner, `{mode: agg|disagg, optimization_target: throughput|latency|load|sla, ...}`,

@@ -148,6 +148,8 @@ pub struct Facts {
     pub requests: Option<std::net::SocketAddr>,
     /// Address of the status server.
     pub status: Option<std::net::SocketAddr>,
+    /// KV blocks per rank of each group, in the order of the groups.
+    pub kv_blocks: Vec<u32>,
     /// Address of the admin server.
     pub admin: Option<std::net::SocketAddr>,
     /// Threads of the fleet.

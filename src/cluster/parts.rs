@@ -113,7 +113,7 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
         requests,
         admin: admin.as_ref().map(AdminDoor::address),
         status: status.as_ref().map(StatusServer::address),
-        ..facts(arbiters, budget, &model)
+        ..facts(arbiters, budget, &model, &planned)
     };
     let store_health = shared.store_health.clone();
     let stagger = config.stagger;
@@ -154,11 +154,12 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
 }
 
 /// What is known before any listener is there.
-fn facts(arbiters: usize, budget: Budget, model: &Model) -> Facts {
+fn facts(arbiters: usize, budget: Budget, model: &Model, groups: &[Arc<GroupPlan>]) -> Facts {
     Facts {
         requests: None,
         admin: None,
         status: None,
+        kv_blocks: groups.iter().map(|group| group.engine.num_gpu_blocks).collect(),
         threads: 1 + arbiters + POOL_THREADS + BLOCKING_THREADS,
         budget,
         model_dir: model.dir.clone(),
@@ -280,13 +281,20 @@ fn settle_engine(group: &Group, model: &Model) -> Result<EngineConfig, StartErro
         (asked, context) => asked.or(context),
     };
     let (low, high) = model.info.generated_ids;
-    Ok(EngineConfig {
+    let engine = EngineConfig {
         max_model_len,
         token_ids: (low, high),
         role: disaggregation::engine_role(group),
         tiers: tiers::settle(group, model)?,
         ..group.engine.clone()
-    })
+    };
+    match &group.aic {
+        None => Ok(engine),
+        Some(aic) => {
+            let settled = aic.settle(engine, Some(&model.dir));
+            settled.map_err(|error| StartError::Settings(error.to_string()))
+        }
+    }
 }
 
 fn plan_workers(config: &Config, groups: &[Arc<GroupPlan>]) -> Vec<WorkerPlan> {

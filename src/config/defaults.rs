@@ -60,6 +60,11 @@ impl Settings {
         "aic_nextn_accept_rates",
         "aic_mtp_seed",
         "aic_perf_model",
+        "ais_perf_config",
+        "aic_systems_path",
+        "aic_model_configs",
+        "aic_database_mode",
+        "aic_plan",
         "aic_system",
         "aic_backend",
         "aic_backend_version",
@@ -197,26 +202,28 @@ impl Settings {
     /// model may be a hub id.
     #[must_use]
     pub(super) fn beside(mut self, base: &Path) -> Self {
-        if let Some(model) = self
-            .model_path
-            .as_mut()
-            .filter(|m| m.starts_with("./") || m.starts_with("../"))
-        {
-            *model = base.join(&*model).display().to_string();
+        for model in [&mut self.model_path, &mut self.aic_model_path] {
+            if let Some(path) = model.as_mut().filter(|m| m.starts_with("./") || m.starts_with("../")) {
+                *path = base.join(&*path).display().to_string();
+            }
         }
-        let files = [&mut self.planner_profile_data, &mut self.response_replay_trace_path];
+        let files = [
+            &mut self.planner_profile_data,
+            &mut self.response_replay_trace_path,
+            &mut self.aic_systems_path,
+            &mut self.aic_model_configs,
+            &mut self.aic_plan,
+        ];
         for file in files.into_iter().flatten() {
             *file = base.join(&*file);
         }
         if let Some(TimingModel::External(External::DynamoProfile(profile))) = &mut self.timing_model {
             profile.path = base.join(&profile.path);
         }
-        if let Some(args) = self
-            .extra_engine_args
-            .as_mut()
-            .filter(|args| !engine_args::is_inline(args))
-        {
-            *args = base.join(&*args).display().to_string();
+        for document in [&mut self.extra_engine_args, &mut self.ais_perf_config] {
+            if let Some(path) = document.as_mut().filter(|text| !engine_args::is_inline(text)) {
+                *path = base.join(&*path).display().to_string();
+            }
         }
         self
     }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::ConfigError;
+use super::aic::{self, AicTiming};
 use super::choices::{Finite, TransferTiming};
 use super::engine_args;
 use super::group;
@@ -36,6 +37,8 @@ pub struct EngineDocument {
     pub router_queue_policy: Option<String>,
     /// The measured profile that it names, a file or a directory.
     pub profile: Option<PathBuf>,
+    /// Passes take as long as on measured GPUs; `engine` does not know yet.
+    pub aic: Option<AicTiming>,
 }
 
 impl EngineDocument {
@@ -44,6 +47,14 @@ impl EngineDocument {
     /// # Errors
     /// [`ConfigError`] names the flag, the path of the key and what is expected.
     pub fn read(flag: &'static str, document: &str) -> Result<Self, ConfigError> {
+        Self::read_over(flag, document, &Settings::default())
+    }
+
+    /// The same over settings that the document does not have, as of where measurements are.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn read_over(flag: &'static str, document: &str, beside: &Settings) -> Result<Self, ConfigError> {
         let named_by = Origin::DocumentFlag(flag);
         let document = engine_args::read(document, &named_by)?;
         let mut layered = Layered::default();
@@ -59,13 +70,15 @@ impl EngineDocument {
             ..Settings::defaults()
         };
         layered.put(&peer, &Origin::Default);
+        layered.put(beside, &Origin::Flag);
         layered.put_document(document, &named_by);
         let layered = layered.complete()?;
         check_ranges(&layered)?;
         let mut s = layered.settings()?;
-        let gpus = parallelism::take(&layered, &mut s)?;
-        group::check_together(&layered, &s)?;
         check_built_in(&layered, false)?;
+        let aic = aic::request(&layered, &s)?;
+        let gpus = parallelism::take(&layered, &mut s, aic.as_ref())?;
+        group::check_together(&layered, &s)?;
         check_worker_type(&layered)?;
         let engine = group::engine(&layered, &s)?;
         Ok(Self {
@@ -84,7 +97,19 @@ impl EngineDocument {
             transfer_timing: s.kv_transfer_timing_mode.unwrap_or(TransferTiming::FullPrompt),
             router_queue_policy: s.router_queue_policy,
             profile: s.planner_profile_data,
+            aic,
         })
+    }
+
+    /// Gives the engine the measured pass times that the document asks for, if it does.
+    ///
+    /// # Errors
+    /// As [`AicTiming::settle`].
+    pub fn settle(&mut self) -> Result<(), ConfigError> {
+        if let Some(aic) = &self.aic {
+            self.engine = aic.settle(self.engine.clone(), None)?;
+        }
+        Ok(())
     }
 }
 
@@ -196,6 +221,13 @@ mod tests {
         assert_eq!(document.router_queue_policy.as_deref(), Some("fcfs"));
     }
 
+    /// Without the evaluator there is no model, and without measurements there is nothing to evaluate.
+    const NO_AIC: &str = if cfg!(feature = "aic") {
+        "give their directory as --aic-systems-path"
+    } else {
+        "this build has no AIC support"
+    };
+
     #[test]
     fn refusals_name_the_flag_and_the_key() {
         for (document, words) in [
@@ -218,10 +250,10 @@ mod tests {
                 r#"{"engine": {"timing_model": {"type": "fixed", "prefill_ms": -1, "decode_ms": 1}}}"#,
                 ["`engine.timing_model`", "0 or greater"],
             ),
-            (r#"{"aic_backend": "vllm"}"#, ["AIC performance model", "does not have"]),
+            (r#"{"aic_backend": "vllm"}"#, ["`aic_backend` vllm", NO_AIC]),
             (
-                r#"{"aic_backend": "vllm", "aic_tp_size": 2}"#,
-                ["AIC performance model", "does not have"],
+                r#"{"engine": {"timing_model": {"type": "external", "provider": "aic", "config": {"tp": 2}}}}"#,
+                ["`engine.timing_model`", NO_AIC],
             ),
             (r#"{"aic_tp_size": 0}"#, ["`aic_tp_size` 0", "at least 1"]),
             (

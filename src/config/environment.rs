@@ -10,13 +10,15 @@ use super::settings::Settings;
 type Apply = fn(&mut Settings, &str) -> Result<(), String>;
 
 const KV_CACHE_TRACE: &str = "DYN_MOCKER_KV_CACHE_TRACE";
+/// Where the peer's own tool looks for measurements.
+const AIC_SYSTEMS: &str = "AICONFIGURATOR_SYSTEMS_PATH";
 const ZMQ_BROKER: &str = "DYN_ZMQ_BROKER_ENABLED";
 
 /// Switches: whatever is not yes is no, as the peer reads them. With what they turn on.
 const SWITCHES: [(&str, &str); 2] = [(KV_CACHE_TRACE, "the trace"), (ZMQ_BROKER, "the search for brokers")];
 
 /// The peer's variables, by name. Empty values count as unset, as the peer reads them.
-const VARIABLES: [(&str, Apply); 25] = [
+const VARIABLES: [(&str, Apply); 26] = [
     ("DYN_NAMESPACE", |s, v| put(&mut s.namespace, v)),
     ("DYN_DISCOVERY_BACKEND", |s, v| choice(&mut s.discovery_backend, v)),
     ("DYN_REQUEST_PLANE", |s, v| choice(&mut s.request_plane, v)),
@@ -46,6 +48,7 @@ const VARIABLES: [(&str, Apply); 25] = [
         s.zmq_broker_enabled = Some(truth(v).unwrap_or(false));
         Ok(())
     }),
+    (AIC_SYSTEMS, |s, v| put(&mut s.aic_systems_path, v)),
     (KV_CACHE_TRACE, |s, v| {
         s.kv_cache_trace = Some(truth(v).unwrap_or(false));
         Ok(())

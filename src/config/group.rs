@@ -14,7 +14,7 @@ use super::layers::Layered;
 use super::rules::{check_built_in, check_ranges, refused};
 use super::settings::Settings;
 use super::tiers::{offloads_evicted, sized_by_model, tiers};
-use super::{Brokers, ConfigError, Group, choices, labels, lora, native, seconds};
+use super::{Brokers, ConfigError, Group, aic, choices, labels, lora, native, seconds};
 use crate::engine::{
     self, EngineConfig, EngineKind, EvictionBackend, Fidelity, G1Backend, SglangConfig, Speculation, TimingConfig,
 };
@@ -49,6 +49,7 @@ pub(super) fn resolve(index: usize, layered: &Layered) -> Result<Group, ConfigEr
     }
     check_together(layered, &s)?;
     check_built_in(layered, true)?;
+    let aic = aic::request(layered, &s)?;
     if let Some(policy) = &s.router_queue_policy {
         choices::word::<QueuePolicy>(policy).map_err(|error| refused(layered, "router_queue_policy", &error))?;
     }
@@ -84,6 +85,7 @@ pub(super) fn resolve(index: usize, layered: &Layered) -> Result<Group, ConfigEr
         labels: labels::resolve(layered)?,
         response_replay: s.response_replay_trace_path.clone(),
         tiers_by_model,
+        aic,
         engine,
     })
 }
@@ -313,7 +315,8 @@ fn timing(layered: &Layered, s: &Settings) -> Result<TimingConfig, ConfigError> 
             "timing_model",
             "and --planner-profile-data exclude each other",
         )),
-        (None, TimingModel::Polynomial) => Ok(TimingConfig::Polynomial),
+        // A performance model stands in from when its measurements are read.
+        (None, TimingModel::Polynomial | TimingModel::External(External::Ais(_))) => Ok(TimingConfig::Polynomial),
         (None, &TimingModel::Fixed { prefill_ms, decode_ms }) => {
             if prefill_ms.get() < 0.0 || decode_ms.get() < 0.0 {
                 return Err(refused(layered, "timing_model", "must have times of 0 or greater"));
@@ -325,10 +328,6 @@ fn timing(layered: &Layered, s: &Settings) -> Result<TimingConfig, ConfigError> 
         }
         (None, TimingModel::External(External::DynamoProfile(ProfilePath { path }))) => {
             measured(layered, "timing_model", path)
-        }
-        (None, TimingModel::External(External::Ais(_))) => {
-            let why = "asks for the AIC performance model, which this build does not have";
-            Err(refused(layered, "timing_model", why))
         }
     }
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::ConfigError;
+use super::aic;
 use super::engine_args;
 use super::settings::Settings;
 use crate::engine::EngineKind;
@@ -54,6 +55,18 @@ impl Origin {
             Self::File(path) => format!("{}: {key} = {}", path.display(), toml_value(value)),
             Self::Group { path, group } => format!("{}, group {group}: {key} = {}", path.display(), toml_value(value)),
             Self::EngineArgs { path, named_by } => format!("{}: `{path}` {plain}", named_by.document()),
+        }
+    }
+
+    /// The same without the value.
+    pub(super) fn key(&self, key: &str) -> String {
+        match self {
+            Self::Default | Self::Flag => flag(key),
+            Self::DocumentFlag(flag) => (*flag).to_owned(),
+            Self::Environment(name) => name.clone(),
+            Self::File(path) => format!("{}: {key}", path.display()),
+            Self::Group { path, group } => format!("{}, group {group}: {key}", path.display()),
+            Self::EngineArgs { path, named_by } => format!("{}: `{path}`", named_by.document()),
         }
     }
 
@@ -150,7 +163,18 @@ impl Layered {
             let origin = page.and(self.origin("sglang_page_size")).cloned();
             self.put(&derived, &origin.unwrap_or(Origin::Default));
         }
+        self.leave_blocks_to_the_model()?;
         Ok(self)
+    }
+
+    /// Takes the default number of KV blocks away where the GPU's memory says how many there are.
+    fn leave_blocks_to_the_model(&mut self) -> Result<(), ConfigError> {
+        const BLOCKS: &str = "num_gpu_blocks_override";
+        if self.origin(BLOCKS) == Some(&Origin::Default) && aic::is_on(&self.settings()?) {
+            self.values.remove(BLOCKS);
+            self.origins.remove(BLOCKS);
+        }
+        Ok(())
     }
 
     /// The value of `key`.

@@ -1,6 +1,7 @@
 //! From settings to a checked [`Config`]: defaults, precedence, validation.
 
 mod admin;
+mod aic;
 mod attach;
 pub mod choices;
 mod defaults;
@@ -42,6 +43,7 @@ use crate::transport::tls::{EtcdTls, NatsTls, TcpTls, TlsError};
 use crate::types::{LONGEST_SPAN, MAX_WORKERS};
 
 pub use admin::AdminConfig;
+pub use aic::AicTiming;
 use choices::Finite;
 pub use choices::{DiscoveryBackend, EventPlane, NatsConnections, Ports, RequestPlane, TransferTiming};
 pub use disaggregation::Disaggregation;
@@ -224,6 +226,8 @@ pub struct Group {
     pub response_replay: Option<PathBuf>,
     /// The model says how large the blocks of its host memory are; until it is known they are not.
     pub tiers_by_model: bool,
+    /// Passes take as long as on measured GPUs; `engine` does not know yet.
+    pub aic: Option<AicTiming>,
     /// One rank's engine. Fields that depend on the model (`max_model_len` not given, `token_ids`) are settled when the
     /// model is known.
     pub engine: EngineConfig,

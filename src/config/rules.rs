@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::ConfigError;
 use super::layers::{Layered, Origin, flag};
+use crate::aic;
 
 /// Range of a number.
 #[derive(Debug, Clone, Copy)]
@@ -93,13 +94,19 @@ const AIC: &str = "the AIC performance model";
 
 /// A share of a GPU's memory says how many blocks there are only with a model of the GPU and of what the model's weights
 /// take of it.
-const KV_ESTIMATE: &str =
-    "the estimate of KV blocks from the AIC performance model (give --num-gpu-blocks-override instead)";
+const KV_ESTIMATE: &str = "the estimate of KV blocks from the AIC performance model";
 
-/// Settings that other parts of the engine will carry out, with the name of the part. Only values that ask for nothing
-/// are accepted.
-const NOT_BUILT_IN: &[(&str, &str)] = &[
+/// What no build has, with the name of the part. Only values that ask for nothing are accepted.
+const NOWHERE: &[(&str, &str)] = &[("response_plane", "the QUIC response plane")];
+
+/// What builds without the feature `aic` do not have, likewise.
+const NEEDS_AIC: &[(&str, &str)] = &[
     ("aic_perf_model", AIC),
+    ("ais_perf_config", AIC),
+    ("aic_systems_path", AIC),
+    ("aic_model_configs", AIC),
+    ("aic_database_mode", AIC),
+    ("aic_plan", AIC),
     ("aic_system", AIC),
     ("aic_backend", AIC),
     ("aic_backend_version", AIC),
@@ -116,8 +123,13 @@ const NOT_BUILT_IN: &[(&str, &str)] = &[
     ("gpu_memory_utilization", KV_ESTIMATE),
     ("mem_fraction_static", KV_ESTIMATE),
     ("free_gpu_memory_fraction", KV_ESTIMATE),
-    ("response_plane", "the QUIC response plane"),
 ];
+
+/// Settings that ask for what this build does not have.
+fn not_built_in() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let aic = if aic::BUILT_IN { &[] } else { NEEDS_AIC };
+    NOWHERE.iter().chain(aic).copied()
+}
 
 /// Checks every number against its range.
 ///
@@ -136,14 +148,29 @@ pub(super) fn check_ranges(layered: &Layered) -> Result<(), ConfigError> {
 /// Settings that turn the AIC performance model on. Its others an engine alone, as `replay` and comparisons with the peer run
 /// it, does not look at without them: Dynamo's replay takes them, and so much of them as counts GPUs and ranks is taken by
 /// [`super::parallelism`].
-const TURNS_THE_MODEL_ON: &[&str] = &["aic_perf_model", "aic_backend"];
+const TURNS_THE_MODEL_ON: &[&str] = &["aic_perf_model", "aic_backend", "ais_perf_config"];
 
-/// What to say instead.
-fn way_out(key: &str) -> &'static str {
-    match key {
-        "response_plane" => "; use tcp, here and on the frontends (DYN_RESPONSE_PLANE)",
-        _ => "",
+/// Why not, and what to do instead.
+fn way_out(part: &str) -> String {
+    match part {
+        AIC => format!(
+            ", but {}, or use --planner-profile-data or --timing-model instead",
+            aic::NOT_BUILT_IN
+        ),
+        KV_ESTIMATE => format!(", but {}, or give --num-gpu-blocks-override instead", aic::NOT_BUILT_IN),
+        _ => ", which this build does not have; use tcp, here and on the frontends (DYN_RESPONSE_PLANE)".to_owned(),
     }
+}
+
+/// The refusal of the model where a value, and not a setting of its own, asks for it.
+///
+/// # Errors
+/// [`ConfigError::Value`].
+pub(super) fn check_model_is_built_in(layered: &Layered, key: &str) -> Result<(), ConfigError> {
+    if aic::BUILT_IN {
+        return Ok(());
+    }
+    Err(refused(layered, key, &format!("asks for {AIC}{}", way_out(AIC))))
 }
 
 /// Words that ask for what is there anyway.
@@ -154,7 +181,7 @@ const NOTHING_ASKED: &[(&str, &str)] = &[("response_plane", "tcp")];
 /// # Errors
 /// [`ConfigError::Value`].
 pub(super) fn check_built_in(layered: &Layered, live: bool) -> Result<(), ConfigError> {
-    for &(key, part) in NOT_BUILT_IN {
+    for (key, part) in not_built_in() {
         if !live && part == AIC && !TURNS_THE_MODEL_ON.contains(&key) {
             continue;
         }
@@ -162,11 +189,7 @@ pub(super) fn check_built_in(layered: &Layered, live: bool) -> Result<(), Config
             value != &Value::from(false) && !NOTHING_ASKED.contains(&(key, value.as_str().unwrap_or_default()))
         };
         if layered.value(key).is_some_and(asks) {
-            return Err(refused(
-                layered,
-                key,
-                &format!("asks for {part}, which this build does not have{}", way_out(key)),
-            ));
+            return Err(refused(layered, key, &format!("asks for {part}{}", way_out(part))));
         }
     }
     Ok(())

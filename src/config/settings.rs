@@ -247,23 +247,53 @@ pub struct Settings {
     #[arg(long, value_name = "SEED", alias = "ais-mtp-seed")]
     pub aic_mtp_seed: Option<u64>,
 
-    /// Take durations from the AIC performance model.
+    /// Passes as long as on measured GPUs, from the AIC (AIS) performance model; needs --aic-systems-path and a build with
+    /// the feature `aic`.
     #[arg(long, num_args = 0, default_missing_value = "true", alias = "ais-perf-model")]
     pub aic_perf_model: Option<bool>,
 
-    /// Accelerator system of the AIC model.
+    /// Directory of the measurements, with a YAML file per GPU system: `systems` of the wheel aiconfigurator-core 0.12.0.
+    #[arg(long, value_name = "DIR", alias = "ais-systems-path")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub aic_systems_path: Option<PathBuf>,
+
+    /// Directory of configs of known models, for model names that are no directories [default: `model_configs` beside the
+    /// measurements].
+    #[arg(long, value_name = "DIR", alias = "ais-model-configs")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub aic_model_configs: Option<PathBuf>,
+
+    /// Where pass times come from: silicon (measurements; a shape without is an error), hybrid (estimates for those),
+    /// empirical (estimates) or sol (the GPU's limits, without measurements) [default: silicon].
+    #[arg(long, value_name = "MODE", alias = "ais-database-mode")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub aic_database_mode: Option<String>,
+
+    /// Plan of operations as JSON, made elsewhere, instead of one made from the model's config.json.
+    #[arg(long, value_name = "FILE", alias = "ais-plan")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub aic_plan: Option<PathBuf>,
+
+    /// Configuration of the AIS estimator: JSON, or the path of a JSON or YAML file; turns the model on, instead of the flat
+    /// flags.
+    #[arg(long, value_name = "JSON|FILE", alias = "aic-perf-config")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ais_perf_config: Option<String>,
+
+    /// GPU system of the AIC model, a YAML file of the measurements [default: `h200_sxm`].
     #[arg(long, value_name = "NAME", alias = "ais-system")]
     pub aic_system: Option<String>,
 
-    /// Backend of the AIC model.
+    /// Engine whose kernels were measured: vllm, sglang or trtllm [default: --engine-type].
     #[arg(long, value_name = "NAME", alias = "ais-backend")]
     pub aic_backend: Option<String>,
 
-    /// Backend version of the AIC model.
+    /// Version of the measurements: current, previous or a number [default: current].
     #[arg(long, value_name = "VERSION", alias = "ais-backend-version")]
     pub aic_backend_version: Option<String>,
 
-    /// Model of the AIC model.
+    /// Model whose passes are timed: a directory with config.json, or a name that --aic-model-configs has [default:
+    /// --model-path].
     #[arg(long, value_name = "ID", alias = "ais-model-path")]
     pub aic_model_path: Option<String>,
 

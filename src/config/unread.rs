@@ -2,6 +2,7 @@
 //! them. They are told and not refused: the top of a file may say what only some of its groups read.
 
 use super::ConfigError;
+use super::aic;
 use super::choices::{DisaggregationMode, SchedulingPolicy};
 use super::implied::is_said;
 use super::layers::{Layered, Merged, Origin};
@@ -14,6 +15,7 @@ type Rule = (&'static str, fn(&Settings) -> bool, &'static str);
 const REAL_VLLM: &str = "--engine-type vllm with --scheduler-fidelity real";
 const SGLANG: &str = "--engine-type sglang";
 const TLRU: &str = "--sglang-radix-eviction-policy tlru";
+const AIC: &str = "--aic-perf-model";
 const DISAGGREGATED: &str = "--disaggregation-mode prefill or decode";
 
 /// Every setting that some workers do not read. What contradicts another setting is refused elsewhere and not here.
@@ -62,6 +64,38 @@ const RULES: &[Rule] = &[
         "trtllm_capacity_scheduler_policy",
         |s| kind(s) == EngineKind::Trtllm,
         "--engine-type trtllm",
+    ),
+    ("aic_systems_path", aic::is_on, AIC),
+    ("aic_model_configs", aic::is_on, AIC),
+    ("aic_database_mode", aic::is_on, AIC),
+    ("aic_plan", aic::is_on, AIC),
+    ("aic_system", aic::is_on, AIC),
+    ("aic_backend", aic::is_on, AIC),
+    ("aic_backend_version", aic::is_on, AIC),
+    ("aic_model_path", aic::is_on, AIC),
+    ("aic_tp_size", aic::is_on, AIC),
+    ("aic_moe_tp_size", aic::is_on, AIC),
+    ("aic_moe_ep_size", aic::is_on, AIC),
+    ("aic_attention_dp_size", aic::is_on, AIC),
+    ("aic_gemm_dtype", aic::is_on, AIC),
+    ("aic_moe_dtype", aic::is_on, AIC),
+    ("aic_fmha_dtype", aic::is_on, AIC),
+    ("aic_kv_cache_dtype", aic::is_on, AIC),
+    ("aic_comm_dtype", aic::is_on, AIC),
+    (
+        "gpu_memory_utilization",
+        |s| aic::reads_share("gpu_memory_utilization", s),
+        "--aic-perf-model of backend vllm, without --num-gpu-blocks-override",
+    ),
+    (
+        "mem_fraction_static",
+        |s| aic::reads_share("mem_fraction_static", s),
+        "--aic-perf-model of backend sglang, without --num-gpu-blocks-override",
+    ),
+    (
+        "free_gpu_memory_fraction",
+        |s| aic::reads_share("free_gpu_memory_fraction", s),
+        "--aic-perf-model of backend trtllm, without --num-gpu-blocks-override",
     ),
     ("aic_nextn_accept_rates", drafts, "--aic-nextn"),
     ("aic_mtp_seed", drafts, "--aic-nextn"),

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::answer::TokenSource;
 use super::kv::backend::EvictionBackend;
 use super::reasoning::Reasoning;
-use super::timing::Profile;
+use super::timing::{Profile, SharedTiming};
 
 pub use sglang::{RadixEviction, SglangConfig, SglangPolicy};
 pub use tiers::{TierBandwidth, TierConfig, Writes};
@@ -138,6 +138,9 @@ pub enum TimingConfig {
     /// Measured durations. Only ever made from points, never read as configuration.
     #[serde(skip)]
     Profile(Arc<Profile>),
+    /// A model outside the engine. Never read as configuration either.
+    #[serde(skip)]
+    Shared(SharedTiming),
 }
 
 /// One rank's engine.

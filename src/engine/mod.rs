@@ -44,7 +44,14 @@ pub use kv::backend::{EvictionBackend, G1Backend};
 pub use kv::logical::{BlockIdentity, LogicalPool, Registered};
 pub use reasoning::Reasoning;
 pub use seeded::SeededTokens;
-pub use timing::{DecodeBatch, PassTiming, PrefillBatch, Profile, ProfileError, ProfilePoints};
+pub use timing::{
+    DecodeBatch, PassTiming, PrefillBatch, Profile, ProfileError, ProfilePoints, SharedTiming, TimingOfRanks,
+};
+
+/// The timing model that a configuration names.
+pub fn timing_of(config: &TimingConfig) -> Arc<dyn PassTiming> {
+    timing::build(config)
+}
 
 /// An engine for `config` with the timing model that it names.
 ///

@@ -229,14 +229,14 @@ pub struct Engine {
     /// One pool or two.
     #[serde(default)]
     pub mode: Mode,
-    /// A label: timing does not depend on it here.
+    /// Directory or name of a model; a label where there are no measurements of GPUs.
     pub model: String,
-    /// A label: timing does not depend on it here.
+    /// GPU system, as `h200_sxm`; a label likewise.
     pub hardware: String,
     /// Whose scheduler.
     #[serde(default)]
     pub backend: Backend,
-    /// A label.
+    /// Version of the measurements; a label likewise.
     pub backend_version: Option<String>,
     /// Longest sequence, tokens.
     #[serde(default)]
@@ -420,7 +420,7 @@ impl From<BytesForm> for Bytes {
 pub enum Capacity {
     /// The engine's default number.
     Default {
-        /// Accepted; without a memory model it changes nothing.
+        /// Of the GPU; changes nothing where there are no measurements of it.
         memory_fraction: Option<f64>,
     },
     /// A given number.
@@ -440,7 +440,7 @@ impl Default for Capacity {
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Timing {
-    /// The built-in polynomials: there is no table of models and hardware here.
+    /// Those of measured GPUs, or the built-in polynomials where there are no measurements.
     Default {},
     /// The built-in polynomials.
     Polynomial {},
@@ -487,7 +487,7 @@ pub enum TransferMode {
 pub struct Router {
     /// How.
     pub policy: RouterPolicy,
-    /// Of prefill times; none here.
+    /// Of prefill times.
     #[serde(default)]
     pub prefill_load_model: PrefillLoadModel,
     /// Weight of cached blocks.

@@ -13,7 +13,7 @@ use super::document::{
     Router, RouterPolicy, Source, Stop, Timing, Worker,
 };
 use super::planner;
-use super::{PredictError, names};
+use super::{PredictError, measured, names};
 
 /// Requests or sessions unless the document says otherwise.
 const COUNT: u32 = 100;
@@ -44,7 +44,7 @@ pub fn lower(document: &Document, stack: Stack) -> Result<Lowered, PredictError>
     traffic(&mut args, document)?;
     args.planner_config = planner::configuration(document, gpus_per_worker)?;
     if let Some(found) = &document.router {
-        router(&mut args, found)?;
+        router(&mut args, found, &document.engine)?;
     }
     if let Some(sla) = document.evaluation.as_ref().and_then(|evaluation| evaluation.sla) {
         if sla.e2e_ms.is_some() && (sla.ttft_ms.is_some() || sla.itl_ms.is_some()) {
@@ -114,7 +114,8 @@ fn engine(args: &mut ReplayArgs, engine: &Engine) -> Result<((u32, u32), u32), P
             let path = "engine.workers.aggregated";
             let gpus = gpus_of(path, &worker)?;
             args.num_workers = worker.parallelism.replicas;
-            args.extra_engine_args = Some(arguments(path, engine, &worker, "aggregated")?);
+            let measured = measured::is_asked_for(&worker);
+            args.extra_engine_args = Some(arguments(path, engine, (&worker, measured), "aggregated")?);
             Ok(((0, gpus), gpus * worker.parallelism.replicas))
         }
         Mode::Disaggregated => {
@@ -127,8 +128,10 @@ fn engine(args: &mut ReplayArgs, engine: &Engine) -> Result<((u32, u32), u32), P
             let of_decode = gpus_of("engine.workers.decode", &decode)?;
             args.num_prefill_workers = prefill.parallelism.replicas;
             args.num_decode_workers = decode.parallelism.replicas;
-            args.prefill_engine_args = Some(arguments("engine.workers.prefill", engine, &prefill, "prefill")?);
-            args.decode_engine_args = Some(arguments("engine.workers.decode", engine, &decode, "decode")?);
+            let with = |worker| (worker, measured::is_asked_for(worker));
+            let of = (with(&prefill), with(&decode));
+            args.prefill_engine_args = Some(arguments("engine.workers.prefill", engine, of.0, "prefill")?);
+            args.decode_engine_args = Some(arguments("engine.workers.decode", engine, of.1, "decode")?);
             let gpus =
                 (of_prefill * prefill.parallelism.replicas).saturating_add(of_decode * decode.parallelism.replicas);
             Ok(((of_prefill, of_decode), gpus))
@@ -137,7 +140,12 @@ fn engine(args: &mut ReplayArgs, engine: &Engine) -> Result<((u32, u32), u32), P
 }
 
 /// Engine arguments of a pool as JSON.
-fn arguments(path: &str, engine: &Engine, worker: &Worker, role: &str) -> Result<String, PredictError> {
+fn arguments(
+    path: &str,
+    engine: &Engine,
+    (worker, measured): (&Worker, bool),
+    role: &str,
+) -> Result<String, PredictError> {
     let mut found = Map::new();
     let mut put = |key: &str, value: Value| {
         found.insert(key.to_owned(), value);
@@ -174,6 +182,7 @@ fn arguments(path: &str, engine: &Engine, worker: &Worker, role: &str) -> Result
         ContextLength::Tokens(_) => return wrong("engine.context_length works with backend vllm; use max"),
     }
     match worker.timing {
+        Timing::Default {} if measured => put("timing_model", measured::timing_model(path, engine, worker, role)?),
         Timing::Default {} | Timing::Polynomial {} => put("timing_model", json!({"type": "polynomial"})),
         Timing::Fixed { prefill_ms, decode_ms } => put(
             "timing_model",
@@ -476,6 +485,12 @@ fn filling(document: &Document, fraction: f64, (input, output): (u32, u32)) -> R
     let worker = pool.clone().unwrap_or_default();
     let blocks = match worker.kv_cache.capacity {
         Capacity::Fixed { blocks } => blocks,
+        Capacity::Default { .. } if measured::is_asked_for(&worker) => {
+            return wrong(
+                "traffic.load: kv_capacity_fraction needs a kv_cache.capacity of type fixed where passes are those of measured \
+                 GPUs",
+            );
+        }
         Capacity::Default { .. } => EngineConfig::default().num_gpu_blocks,
     };
     let block = worker.kv_cache.block_size.unwrap_or(match document.engine.backend {
@@ -492,22 +507,30 @@ fn filling(document: &Document, fraction: f64, (input, output): (u32, u32)) -> R
     Ok((requests.round() as usize).max(1))
 }
 
-fn router(args: &mut ReplayArgs, router: &Router) -> Result<(), PredictError> {
-    if router.prefill_load_model != (PrefillLoadModel::None {}) {
-        return wrong("router.prefill_load_model: only type none is available; there is no table of models here");
-    }
+fn router(args: &mut ReplayArgs, router: &Router, engine: &Engine) -> Result<(), PredictError> {
+    let models_prefills = router.prefill_load_model != (PrefillLoadModel::None {});
     let weights = [
         ("overlap_score_credit", router.overlap_score_credit),
         ("prefill_load_scale", router.prefill_load_scale),
         ("temperature", router.temperature),
     ];
     if router.policy == RouterPolicy::RoundRobin {
+        if models_prefills {
+            return wrong("router.prefill_load_model belongs to policy kv_router");
+        }
         return match weights.iter().find(|(_, weight)| weight.is_some()) {
             Some((key, _)) => wrong(format!("router.{key} belongs to policy kv_router")),
             None => Ok(()),
         };
     }
     args.router_mode = RouterMode::KvRouter;
+    if models_prefills {
+        let pool = match engine.mode {
+            Mode::Aggregated => &engine.workers.aggregated,
+            Mode::Disaggregated => &engine.workers.prefill,
+        };
+        measured::of_router(args, engine, &pool.clone().unwrap_or_default())?;
+    }
     let mut config = Map::new();
     for (key, weight) in weights {
         let Some(weight) = weight else { continue };

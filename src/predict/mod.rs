@@ -4,6 +4,7 @@
 
 pub mod document;
 mod lower;
+mod measured;
 mod names;
 mod output;
 mod planner;

@@ -48,6 +48,18 @@ const FLAGS: [(&str, &str); 12] = [
     ("router_temperature", "temperature"),
 ];
 
+/// Flags of the AIC performance model, which the document says in a word of its own.
+const MEASURED: [(&str, &str); 8] = [
+    ("--aic-system", "engine.hardware"),
+    ("--aic-model-path", "engine.model"),
+    ("--aic-backend-version", "engine.backend_version"),
+    ("--aic-tp-size", "parallelism.tensor"),
+    ("--aic-attention-dp-size", "parallelism.attention_data"),
+    ("--aic-moe-tp-size", "parallelism.moe_tensor"),
+    ("--aic-moe-ep-size", "parallelism.moe_expert"),
+    ("--num-gpu-blocks-override", "kv_cache.capacity, type fixed"),
+];
+
 /// Values of synthetic load.
 const LOAD: [(&str, &str); 6] = [
     ("--request-count", "traffic.stop"),
@@ -67,7 +79,7 @@ pub(super) fn of_document(error: &str, document: &Document) -> String {
         return in_pool(pool, rest);
     }
     let mut text = error.to_owned();
-    for (flag, path) in FLAGS.iter().chain(&LOAD) {
+    for (flag, path) in FLAGS.iter().chain(&LOAD).chain(&MEASURED) {
         text = renamed(&text, flag, path);
     }
     text = renamed(
@@ -102,6 +114,9 @@ fn in_pool(pool: &str, error: &str) -> String {
         .iter()
         .find(|(known, _)| *known == key)
         .map_or(key, |(_, path)| path);
+    let why = MEASURED
+        .iter()
+        .fold(why.to_owned(), |why, (flag, path)| renamed(&why, flag, path));
     format!("{pool}.{path}{why}")
 }
 

@@ -275,6 +275,7 @@ pub(super) mod tests {
             seed: 1,
             event_lag_ms: 0.0,
             replicas: 1,
+            prefill_times: None,
         };
         Harness::new(fleet, &router).unwrap().with_records()
     }

@@ -79,7 +79,7 @@ pub(super) fn flags(args: &ReplayArgs) -> Vec<String> {
 }
 
 /// Flags of the router and the planner: whether each does nothing, and when that is so.
-fn of_router(args: &ReplayArgs) -> [(&'static str, bool, &'static str); 6] {
+fn of_router(args: &ReplayArgs) -> [(&'static str, bool, &'static str); 7] {
     let round_robin = args.router_mode == RouterMode::RoundRobin;
     let router = args.router_config.as_deref().map(RouterConfig::parse);
     let router = router.and_then(Result::ok).unwrap_or_default();
@@ -98,6 +98,7 @@ fn of_router(args: &ReplayArgs) -> [(&'static str, bool, &'static str); 6] {
         ),
         ("--router-replicas", round_robin && args.router_replicas != 1, of_router),
         ("--seed", round_robin && args.seed != 0, of_router),
+        ("--aic-backend", round_robin && args.aic_backend.is_some(), of_router),
         (
             "--model-name",
             no_policy && args.model_name.is_some(),
@@ -106,7 +107,7 @@ fn of_router(args: &ReplayArgs) -> [(&'static str, bool, &'static str); 6] {
         (
             "--benchmark-granularity",
             args.benchmark_granularity != 8,
-            "here: it is for the AIC performance model, which this build does not have",
+            "here: a pass of the AIC performance model is looked up as it is",
         ),
     ]
 }

@@ -16,6 +16,7 @@ mod outside;
 mod plan;
 mod planner;
 mod pools;
+mod prefill_model;
 mod progress;
 mod sizes;
 mod weka;

@@ -1,6 +1,7 @@
 //! Flags checked and turned into fleet, router and workload.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -8,13 +9,14 @@ use crate::cli::{ReplayArgs, ReplayMode, RouterMode, TraceFormat};
 use crate::engine::Semantics;
 use crate::plain_words::number;
 use crate::replay::{Arrivals, FleetSpec, Harness, RouterSpec, Sla, Source, SyntheticSpec};
-use crate::router::{PolicyProfile, PrefillLoadModel, QueuePolicy, RouterConfig};
+use crate::router::{PolicyProfile, PrefillTimes, QueuePolicy, RouterConfig};
 use crate::types::SimTime;
 
 use super::interrupt::Reading;
 use super::memory;
 use super::planner;
 use super::pools::Pools;
+use super::prefill_model;
 use super::sizes::check_replicas;
 use super::{RunError, Workload};
 
@@ -23,6 +25,7 @@ pub(super) struct Plan {
     pools: Pools,
     router: RouterConfig,
     policy: PolicyProfile,
+    prefill_times: Option<Arc<dyn PrefillTimes>>,
     /// Bytes that requests may take.
     memory: u64,
 }
@@ -39,7 +42,7 @@ impl Plan {
     /// Checks the flags against one another, then each value.
     pub(super) fn new(args: &ReplayArgs) -> Result<Self, RunError> {
         check_workload(args)?;
-        check_aic(args)?;
+        prefill_model::is_asked_for(args)?;
         check_values(args)?;
         let pools = Pools::new(args)?;
         let mut router = router_config(args)?;
@@ -47,17 +50,16 @@ impl Plan {
             router.router_queue_policy = queue_policy(policy)?;
         }
         check_reach(args, &pools)?;
-        if router.router_prefill_load_model != PrefillLoadModel::None {
-            return invalid(
-                "router_prefill_load_model in --router-config (the router's prefill model) is not available in this build; \
-                 leave it out or use none",
-            );
-        }
+        let prefill_times = match args.router_mode {
+            RouterMode::KvRouter => prefill_model::of_router(args, &router)?,
+            RouterMode::RoundRobin => None,
+        };
         let policy = policy_profile(args, &router)?;
         Ok(Self {
             pools,
             router,
             policy,
+            prefill_times,
             memory: memory::limit(),
         })
     }
@@ -95,6 +97,7 @@ impl Plan {
                 seed: args.seed,
                 event_lag_ms: args.kv_event_lag_ms,
                 replicas: args.router_replicas,
+                prefill_times: self.prefill_times.clone(),
             },
         }
     }
@@ -327,46 +330,6 @@ fn check_planner_flags(args: &ReplayArgs) -> Result<(), RunError> {
     Ok(())
 }
 
-/// Any flag of the prefill model needs the three that identify it.
-fn check_aic(args: &ReplayArgs) -> Result<(), RunError> {
-    let dtype = |given: &Option<String>| {
-        let given = given.as_deref().map(str::trim);
-        given.is_some_and(|dtype| !dtype.is_empty() && !dtype.eq_ignore_ascii_case("auto"))
-    };
-    let any = args.aic_backend.is_some()
-        || args.aic_system.is_some()
-        || args.aic_model_path.is_some()
-        || args.aic_backend_version.is_some()
-        || args.aic_tp_size.is_some()
-        || args.aic_moe_tp_size.is_some()
-        || args.aic_moe_ep_size.is_some()
-        || args.aic_attention_dp_size.is_some()
-        || dtype(&args.aic_gemm_dtype)
-        || dtype(&args.aic_moe_dtype)
-        || dtype(&args.aic_fmha_dtype)
-        || dtype(&args.aic_kv_cache_dtype)
-        || dtype(&args.aic_comm_dtype)
-        || args.aic_nextn.is_some()
-        || args.aic_nextn_accept_rates.is_some();
-    let identity = [
-        ("--aic-backend", args.aic_backend.is_some()),
-        ("--aic-system", args.aic_system.is_some()),
-        ("--aic-model-path", args.aic_model_path.is_some()),
-    ];
-    let missing: Vec<_> = identity
-        .iter()
-        .filter(|(_, given)| !given)
-        .map(|(flag, _)| *flag)
-        .collect();
-    if any && !missing.is_empty() {
-        return usage(format!(
-            "the router's prefill model needs {} too",
-            missing.join(" and ")
-        ));
-    }
-    Ok(())
-}
-
 /// Single values.
 fn check_values(args: &ReplayArgs) -> Result<(), RunError> {
     if args.router_replicas == 0 {
@@ -512,9 +475,6 @@ fn check_reach(args: &ReplayArgs, pools: &Pools) -> Result<(), RunError> {
     let one_target = !pools.is_disaggregated() && args.num_workers.saturating_mul(pools.dp_size()) < 2;
     if args.router_mode == RouterMode::KvRouter && one_target && args.planner_config.is_none() {
         return Err(crate::replay::ReplayError::OneTarget.into());
-    }
-    if args.aic_backend.is_some() {
-        return invalid("--aic-backend (the router's prefill model) is not available in this build; leave it out");
     }
     Ok(())
 }

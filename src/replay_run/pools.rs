@@ -1,7 +1,7 @@
 //! Engine arguments of the flags: one pool of workers, or a prefill and a decode pool.
 
 use crate::cli::{ReplayArgs, ReplayMode, RouterMode, TraceFormat};
-use crate::config::{EngineDocument, TransferTiming};
+use crate::config::{ConfigError, EngineDocument, TransferTiming};
 use crate::engine::{EngineKind, Semantics, WorkerRole};
 use crate::replay::dynamo_planner::{Capabilities, DynamoPlanner, PlannerConfig};
 use crate::replay::{FleetSpec, PoolSpec, PrefillSpec};
@@ -165,9 +165,11 @@ fn pool(document: &EngineDocument, workers: u32) -> PoolSpec {
 
 /// Engine arguments of one flag, with the timing rules of the wanted release.
 fn read(args: &ReplayArgs, flag: &'static str, document: Option<&str>) -> Result<EngineDocument, RunError> {
-    let read = EngineDocument::read(flag, document.unwrap_or("{}"));
-    let mut document = read.map_err(|error| RunError::Invalid(error.to_string()))?;
+    let invalid = |error: ConfigError| RunError::Invalid(error.to_string());
+    let mut document =
+        EngineDocument::read_over(flag, document.unwrap_or("{}"), &args.measurements.settings()).map_err(invalid)?;
     document.engine.semantics = args.semantics;
+    document.settle().map_err(invalid)?;
     let checked = document.engine.validate();
     checked.map_err(|error| RunError::Invalid(format!("{flag}: {error}")))?;
     Ok(document)

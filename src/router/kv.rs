@@ -11,7 +11,7 @@ use super::classes::Classes;
 use super::draws::Draws;
 use super::overlap::{Holdings, Overlap};
 use super::policy::{BusyThreshold, PolicyProfile};
-use super::prefill::PrefillLoad;
+use super::prefill::{PrefillLoad, PrefillTimes};
 use super::queue::Urgency;
 use super::{RouterConfig, Target};
 use crate::types::{KvEvent, SequenceHash, SimTime, TierEvent};
@@ -31,8 +31,6 @@ pub struct Arrival {
     pub priority: i32,
     /// Class or family of the queue that the request asks for.
     pub policy_class: Option<Arc<str>>,
-    /// Modelled prefill time, ms.
-    pub prefill_ms: Option<f64>,
 }
 
 /// Where a request goes.
@@ -128,6 +126,8 @@ pub struct KvRouter {
     overlaps: Vec<Overlap>,
     in_use: Vec<u32>,
     costs: Vec<(f64, usize)>,
+    /// Model of prefill times.
+    prefill_times: Option<Arc<dyn PrefillTimes>>,
 }
 
 impl KvRouter {
@@ -154,8 +154,16 @@ impl KvRouter {
             overlaps: Vec::new(),
             in_use: Vec::new(),
             costs: Vec::new(),
+            prefill_times: None,
             config,
         }
+    }
+
+    /// The same with a model of prefill times: prefill load runs down while a prompt is computed.
+    #[must_use]
+    pub fn with_prefill_times(mut self, times: Option<Arc<dyn PrefillTimes>>) -> Self {
+        self.prefill_times = times;
+        self
     }
 
     /// Makes a target routable. Follow with [`Self::release`].
@@ -306,14 +314,16 @@ impl KvRouter {
         } else {
             Box::default()
         };
+        let prefill_tokens = if self.config.router_track_prefill_tokens {
+            arrival.isl.saturating_sub(cached)
+        } else {
+            0
+        };
+        let times = self.prefill_times.as_ref().filter(|_| prefill_tokens > 0);
         let running = Running {
             seat: number,
-            prefill_tokens: if self.config.router_track_prefill_tokens {
-                arrival.isl.saturating_sub(cached)
-            } else {
-                0
-            },
-            prefill_ms: arrival.prefill_ms,
+            prefill_tokens,
+            prefill_ms: times.map(|times| times.prefill_ms(prefill_tokens, arrival.isl - prefill_tokens)),
             blocks,
         };
         self.run(arrival.id, running, now);
@@ -454,7 +464,6 @@ mod tests {
             strict_priority: 0,
             priority: 0,
             policy_class: None,
-            prefill_ms: None,
         }
     }
 
@@ -462,6 +471,39 @@ mod tests {
         match routing {
             Ok(Routing::Now(placement)) => placement,
             other => panic!("not placed: {other:?}"),
+        }
+    }
+
+    /// Ten blocks take 10 ms, other prompts a second.
+    #[derive(Debug)]
+    struct TenBlocksAreFast;
+
+    impl PrefillTimes for TenBlocksAreFast {
+        fn prefill_ms(&self, new: u64, prefix: u64) -> f64 {
+            assert_eq!(prefix, 0, "nothing is cached");
+            if new == 640 { 10.0 } else { 1000.0 }
+        }
+    }
+
+    #[test]
+    fn with_a_model_of_prefill_times_load_runs_down_while_prompts_are_computed() {
+        let config = RouterConfig {
+            router_track_active_blocks: false,
+            ..RouterConfig::default()
+        };
+        for (times, third) in [
+            (None, 1),
+            (Some(Arc::new(TenBlocksAreFast) as Arc<dyn PrefillTimes>), 0),
+        ] {
+            let mut router = router(&config, 2).with_prefill_times(times);
+            let first = placed(router.arrive(arrival(1, 0..10), SimTime::ZERO)).target.worker;
+            let second = placed(router.arrive(arrival(2, 20..24), SimTime::ZERO)).target.worker;
+            assert_ne!(first, second);
+            // Of ten blocks one is left, of four almost all.
+            let late = placed(router.arrive(arrival(3, 30..31), SimTime::of_ms(9.0)))
+                .target
+                .worker;
+            assert_eq!(late, if third == 0 { first } else { second });
         }
     }
 

@@ -23,5 +23,6 @@ pub use config::{ConfigError, PrefillLoadModel, QueuePolicy, RouterConfig};
 pub use index::Index;
 pub use kv::{Arrival, Booking, KvRouter, Placement, RouterError, Routing};
 pub use policy::{BusyThreshold, PolicyClass, PolicyProfile, QueueLimits};
+pub use prefill::PrefillTimes;
 pub use round_robin::RoundRobin;
 pub use targets::Target;

@@ -4,8 +4,15 @@
 //! oldest prefills are under way. Source: Dynamo 1.6.1 active sequences.
 
 use std::collections::VecDeque;
+use std::fmt;
 
 use crate::types::SimTime;
+
+/// How long prompts take, as a router believes.
+pub trait PrefillTimes: fmt::Debug + Send + Sync {
+    /// ms for a prompt of `new` tokens, at least one, behind `prefix` cached ones.
+    fn prefill_ms(&self, new: u64, prefix: u64) -> f64;
+}
 
 /// One prefill under way.
 #[derive(Debug, Clone, Copy)]

@@ -20,7 +20,7 @@ pub(super) fn render(config: &Config, cluster: &Cluster) -> String {
         "model",
         format!("{} (from {})", config.model_name, facts.model_dir.display()),
     );
-    for group in &config.groups {
+    for (group, &blocks) in config.groups.iter().zip(&facts.kv_blocks) {
         let engine = &group.engine;
         line(
             "workers",
@@ -30,7 +30,7 @@ pub(super) fn render(config: &Config, cluster: &Cluster) -> String {
                 group.endpoint,
                 group.name,
                 group.data_parallel_size,
-                engine.num_gpu_blocks,
+                blocks,
                 engine.block_size,
                 if engine.speedup_ratio == 0.0 {
                     "unlimited".to_owned()
@@ -39,6 +39,9 @@ pub(super) fn render(config: &Config, cluster: &Cluster) -> String {
                 },
             ),
         );
+        if let Some(aic) = &group.aic {
+            line("timing", format!("[{}] {}", group.name, aic.words()));
+        }
         if let Some(handoffs) = group.handoffs() {
             line("handoffs", format!("[{}] {handoffs}", group.name));
         }

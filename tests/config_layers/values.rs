@@ -119,12 +119,24 @@ fn values_out_of_range_are_refused() {
 #[test]
 fn what_this_build_does_not_have_is_refused_and_not_ignored() {
     let scene = Scene::new();
+    let quic = ["--response-plane", "quic"];
+    assert_refused(&scene.run(&quic), &[&quic.join(" "), "this build does not have"]);
     for flags in [
         ["--gpu-memory-utilization", "0.8"],
         ["--aic-system", "h200_sxm"],
-        ["--response-plane", "quic"],
+        ["--aic-perf-model", ""],
+        ["--ais-perf-config", "{}"],
     ] {
-        assert_refused(&scene.run(&flags), &[&flags.join(" "), "this build does not have"]);
+        let flags = flags.into_iter().filter(|flag| !flag.is_empty()).collect::<Vec<_>>();
+        let run = scene.run(&flags);
+        match (cfg!(feature = "aic"), flags[0]) {
+            (false, flag) => assert_refused(&run, &[flag, "this build has no AIC support", "--features aic"]),
+            (true, "--aic-perf-model" | "--ais-perf-config") => {
+                assert_refused(&run, &[flags[0], "needs measurements", "--aic-systems-path"]);
+            }
+            // Told, as what has no effect.
+            (true, _) => assert!(run.status.success()),
+        }
     }
 }
 

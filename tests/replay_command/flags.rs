@@ -118,7 +118,11 @@ fn parallelism_without_a_model_of_hardware_counts_gpus() {
     for (engine, part) in [
         (
             r#"{"aic_backend":"vllm","aic_tp_size":2}"#,
-            "asks for the AIC performance model",
+            if cfg!(feature = "aic") {
+                "needs measurements: give their directory as --aic-systems-path"
+            } else {
+                "asks for the AIC performance model, but this build has no AIC support (feature `aic`)"
+            },
         ),
         (
             r#"{"aic_attention_dp_size":2,"dp_size":3}"#,

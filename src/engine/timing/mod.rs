@@ -6,6 +6,7 @@
 mod fixed;
 mod polynomial;
 mod profile;
+mod shared;
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use std::time::Duration;
 pub(crate) use fixed::Fixed;
 pub(crate) use polynomial::Polynomial;
 pub use profile::{Profile, ProfileError, ProfilePoints};
+pub use shared::{SharedTiming, TimingOfRanks};
 
 use super::config::{EngineConfig, EngineKind, Semantics, TimingConfig, WorkerRole};
 use crate::types::{SimTime, span_of_seconds};
@@ -144,6 +146,7 @@ pub(crate) fn build(config: &TimingConfig) -> Arc<dyn PassTiming> {
         TimingConfig::Polynomial => Arc::new(Polynomial),
         &TimingConfig::Fixed { prefill_ms, decode_ms } => Arc::new(Fixed { prefill_ms, decode_ms }),
         TimingConfig::Profile(profile) => Arc::clone(profile) as Arc<dyn PassTiming>,
+        TimingConfig::Shared(shared) => shared.of_rank(),
     }
 }
 

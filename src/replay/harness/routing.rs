@@ -76,6 +76,7 @@ impl PoolRouter {
             seed,
             event_lag_ms,
             replicas,
+            prefill_times,
         } = spec
         else {
             return Self::RoundRobin(RoundRobin::default());
@@ -101,6 +102,7 @@ impl PoolRouter {
                 engine.max_num_batched_tokens,
                 seed,
             )
+            .with_prefill_times(prefill_times.clone().filter(|_| side != Side::Decode))
         };
         Self::Kv(Box::new(Kv {
             side,
@@ -206,7 +208,6 @@ impl PoolRouter {
             strict_priority: turn.strict_priority,
             priority: turn.priority,
             policy_class: turn.policy_class.clone(),
-            prefill_ms: None,
         };
         Ok(match kv.routers[replica].arrive(arrival, now)? {
             Routing::Now(placement) => Routed::Now(kv.placed(placement, replica, now)),
@@ -320,6 +321,7 @@ mod tests {
             seed: 1,
             event_lag_ms: lag,
             replicas: 1,
+            prefill_times: None,
         };
         let engine = EngineConfig {
             block_size: 4,

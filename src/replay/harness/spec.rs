@@ -1,9 +1,10 @@
 //! What a replay is made of, and why it cannot be.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::{self, EngineConfig, KvTransfer};
-use crate::router::{PolicyProfile, RouterConfig, RouterError};
+use crate::router::{PolicyProfile, PrefillTimes, RouterConfig, RouterError};
 use crate::types::SimTime;
 
 use super::super::planner::PlannerError;
@@ -71,6 +72,8 @@ pub enum RouterSpec {
         /// Routers that share the load, at least 1; each knows what went through it, and the rest with
         /// `router_replica_sync` only.
         replicas: u32,
+        /// Model of prefill times, for the side that computes prompts; `None`: prefill load does not run down.
+        prefill_times: Option<Arc<dyn PrefillTimes>>,
     },
 }
 
