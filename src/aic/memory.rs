@@ -7,7 +7,7 @@ use super::formats::Format;
 use super::lowering::{BAND, Deployed};
 use super::operations::{Phase, as_f64};
 use super::parallelism::Parallelism;
-use super::shape::{Family, Shape};
+use super::shape::{Family, KV_RANK, ROPE_DIM, Shape};
 use super::system::System;
 use super::{AicError, Backend, KvEstimate, MemoryQuery, files};
 
@@ -98,10 +98,11 @@ pub(super) fn kv_blocks(deployed: &Deployed<'_>, system: &System, query: &Memory
     })?;
     let coefficient = match shape.family {
         Family::Dense => coefficient,
-        Family::Moe | Family::BandedMoe => coefficient * EXPERTS,
+        Family::Moe | Family::BandedMoe | Family::LatentMoe => coefficient * EXPERTS,
     };
     let width = as_f64(2 * u64::from(query.max_num_batched_tokens)) * as_f64(shape.heads * shape.head_dim);
-    let activations = (width * coefficient).max(usage.floor) * (1.0 + usage.activation_overhead);
+    let activations = width * coefficient + workspace(deployed, query);
+    let activations = activations.max(usage.floor) * (1.0 + usage.activation_overhead);
     let other = other * (1.0 + usage.other_overhead);
     let non_kv = weights + activations + other + comm;
 
@@ -138,6 +139,27 @@ pub(super) fn kv_blocks(deployed: &Deployed<'_>, system: &System, query: &Memory
     })
 }
 
+/// Bytes in which tokens are sorted by expert; counted where attention is latent.
+fn workspace(deployed: &Deployed<'_>, query: &MemoryQuery) -> f64 {
+    let Deployed {
+        model,
+        shape,
+        parallelism,
+        ..
+    } = *deployed;
+    let (Family::LatentMoe, Some(experts)) = (shape.family, shape.experts) else {
+        return 0.0;
+    };
+    let width = match model.backend {
+        Backend::Vllm | Backend::Trtllm => shape.heads * shape.head_dim,
+        Backend::Sglang => shape.hidden,
+    };
+    let tokens = f64::from(query.max_num_batched_tokens) * as_f64(width) * as_f64(parallelism.attention_dp);
+    let routed = tokens * as_f64(experts.count) * as_f64(experts.topk) / as_f64(parallelism.moe_ep.unwrap_or(1));
+    // A scale of four bytes for each block of 128.
+    routed / 128.0 * 4.0
+}
+
 fn check(query: &MemoryQuery) -> Result<(), AicError> {
     if !(0.0..=1.0).contains(&query.fraction) {
         let why = format!("the fraction of GPU memory must be from 0 to 1, not {}", query.fraction);
@@ -161,9 +183,15 @@ struct KvGrowth {
 
 impl KvGrowth {
     fn of(shape: &Shape, parallelism: &Parallelism, format: Format) -> Self {
-        let elements = shape.kv_heads.div_ceil(parallelism.tp) * shape.head_dim * 2;
+        let elements = match shape.family {
+            Family::Dense | Family::Moe | Family::BandedMoe => {
+                shape.kv_heads.div_ceil(parallelism.tp) * shape.head_dim * 2
+            }
+            // Every GPU keeps all of it.
+            Family::LatentMoe => KV_RANK + ROPE_DIM,
+        };
         let banded = match shape.family {
-            Family::Dense | Family::Moe => 0,
+            Family::Dense | Family::Moe | Family::LatentMoe => 0,
             Family::BandedMoe => shape.layers / 2,
         };
         Self {

@@ -19,6 +19,8 @@ pub(super) enum Family {
     Moe,
     /// As `Moe`, but every other layer attends to a window only.
     BandedMoe,
+    /// Latent attention and experts, one of which every token goes to.
+    LatentMoe,
 }
 
 /// A known architecture.
@@ -34,7 +36,7 @@ const fn architecture(name: &'static str, family: Family, qk_norm: bool) -> Arch
 }
 
 /// Source: `aiconfigurator-core` 0.12.0.
-const ARCHITECTURES: [Architecture; 9] = [
+const ARCHITECTURES: [Architecture; 10] = [
     architecture("LlamaForCausalLM", Family::Dense, false),
     architecture("Qwen2ForCausalLM", Family::Dense, false),
     architecture("Qwen3ForCausalLM", Family::Dense, true),
@@ -44,6 +46,28 @@ const ARCHITECTURES: [Architecture; 9] = [
     architecture("Qwen3MoeForCausalLM", Family::Moe, true),
     architecture("MiniMaxM2ForCausalLM", Family::Moe, true),
     architecture("GptOssForCausalLM", Family::BandedMoe, false),
+    architecture("DeepseekV3ForCausalLM", Family::LatentMoe, false),
+];
+
+/// Rank of compressed queries in latent attention.
+pub(super) const Q_RANK: u64 = 1536;
+/// Rank of compressed keys and values.
+pub(super) const KV_RANK: u64 = 512;
+/// Width of a head's query and key without the rotary part.
+pub(super) const NOPE_DIM: u64 = 128;
+/// Width of the rotary part.
+pub(super) const ROPE_DIM: u64 = 64;
+/// Width of a head's value.
+pub(super) const VALUE_DIM: u64 = 128;
+/// Their products with widths of heads still fit a plan; no model comes near.
+const MAX_LATENT_HEADS: u64 = 1 << 16;
+/// The one shape of latent attention that measurements are of.
+const LATENT: [(&str, u64); 5] = [
+    ("q_lora_rank", Q_RANK),
+    ("kv_lora_rank", KV_RANK),
+    ("qk_nope_head_dim", NOPE_DIM),
+    ("qk_rope_head_dim", ROPE_DIM),
+    ("v_head_dim", VALUE_DIM),
 ];
 
 /// Dimensions of a model; none is 0.
@@ -95,7 +119,7 @@ impl Shape {
         }
         let experts = match architecture.family {
             Family::Dense => None,
-            Family::Moe | Family::BandedMoe => {
+            Family::Moe | Family::BandedMoe | Family::LatentMoe => {
                 let count = [
                     "num_local_experts",
                     "n_routed_experts",
@@ -109,6 +133,18 @@ impl Shape {
                 })
             }
         };
+        if architecture.family == Family::LatentMoe {
+            if heads > MAX_LATENT_HEADS {
+                return Err(config.wrong("num_attention_heads", "is too large for latent attention"));
+            }
+            for (key, measured) in LATENT {
+                let given = config.needed(&[key])?;
+                if given != measured {
+                    let what = format!("is {given}; latent attention was measured with {measured}");
+                    return Err(config.wrong(key, &what));
+                }
+            }
+        }
         let width: &[&str] = match experts {
             None => &["intermediate_size"],
             Some(_) => &["moe_intermediate_size", "intermediate_size"],

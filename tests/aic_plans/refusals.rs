@@ -47,19 +47,15 @@ fn changed(golden: &Golden, changes: &Value) -> (tempfile::TempDir, AicModel) {
 #[test]
 fn a_family_that_is_not_known_names_the_ready_plan() {
     let golden = Golden::open();
-    let model = golden.plain("deepseek-ai/DeepSeek-V3");
+    let (_directory, model) = changed(&golden, &json!({"architectures": ["DeepseekV32ForCausalLM"]}));
+    let path = model.model_path.display().to_string();
     refused(
         &model,
-        &[
-            "deepseek-ai/DeepSeek-V3",
-            "DeepseekV3ForCausalLM",
-            "--aic-plan",
-            "Qwen3MoeForCausalLM",
-        ],
+        &[&path, "DeepseekV32ForCausalLM", "--aic-plan", "Qwen3MoeForCausalLM"],
     );
     contains(
         &sized(&model).unwrap_err(),
-        &["DeepseekV3ForCausalLM", "--num-gpu-blocks-override"],
+        &["DeepseekV32ForCausalLM", "--num-gpu-blocks-override"],
     );
 }
 
