@@ -137,6 +137,23 @@ fn a_plan_that_was_made_elsewhere_takes_the_same_times() {
 
 #[test]
 #[ignore = "needs the measurements that scripts/setup unpacks"]
+fn a_step_with_drafts_is_one_of_as_many_more_sequences() {
+    let plain = model(QWEN, "h200_sxm", Backend::Vllm);
+    let drafts = AicModel {
+        nextn: 3,
+        ..plain.clone()
+    };
+    let expected = decode(&*timing(&plain), 128, 1024);
+    assert_ms(
+        decode(&*timing(&drafts), 32, 1024),
+        expected,
+        "32 sequences with 3 drafts each",
+    );
+    assert_ms(expected, 29.531_129, "128 sequences");
+}
+
+#[test]
+#[ignore = "needs the measurements that scripts/setup unpacks"]
 fn a_pass_without_a_time_takes_that_of_the_last_one_of_its_rank() {
     let model = model(QWEN, "h200_sxm", Backend::Vllm);
     let (one, other) = (timing(&model), timing(&model));
