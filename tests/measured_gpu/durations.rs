@@ -137,19 +137,19 @@ fn a_plan_that_was_made_elsewhere_takes_the_same_times() {
 
 #[test]
 #[ignore = "needs the measurements that scripts/setup unpacks"]
-fn a_step_with_drafts_is_one_of_as_many_more_sequences() {
+fn a_step_with_drafts_has_as_many_more_sequences_and_layers() {
     let plain = model(QWEN, "h200_sxm", Backend::Vllm);
     let drafts = AicModel {
         nextn: 3,
         ..plain.clone()
     };
-    let expected = decode(&*timing(&plain), 128, 1024);
+    // Each of three drafts takes a layer beside the 64 of the model.
+    let expected = decode(&*timing(&plain), 128, 1024) * 67.0 / 64.0;
     assert_ms(
         decode(&*timing(&drafts), 32, 1024),
         expected,
         "32 sequences with 3 drafts each",
     );
-    assert_ms(expected, 29.531_129, "128 sequences");
 }
 
 #[test]
