@@ -17,6 +17,8 @@ const MIB: f64 = 1_048_576.0;
 struct Usage {
     /// Bytes of activations per token and unit of width, in halves, with 1, 2, 4, and 8 or more GPUs.
     coefficients: [f64; 4],
+    /// The same of families that nobody looked into.
+    ordinary: [f64; 4],
     /// Bytes of activations at the least.
     floor: f64,
     /// What activations take on top.
@@ -34,6 +36,7 @@ impl Usage {
     fn of(backend: Backend) -> Self {
         let lean = Self {
             coefficients: [11.0, 6.5, 5.0, 5.0],
+            ordinary: [10.0, 6.0, 5.0, 5.0],
             floor: 70.0 * MIB,
             activation_overhead: 0.0,
             other_overhead: 0.0,
@@ -44,6 +47,7 @@ impl Usage {
             Backend::Trtllm => Self { of_free: true, ..lean },
             Backend::Sglang => Self {
                 coefficients: [14.0, 8.5, 6.5, 6.5],
+                ordinary: [13.0, 8.0, 6.5, 6.5],
                 floor: 90.0 * MIB,
                 activation_overhead: 0.15,
                 other_overhead: 0.20,
@@ -52,8 +56,13 @@ impl Usage {
         }
     }
 
-    fn coefficient(&self, tp: u64) -> Option<f64> {
-        let [one, two, four, more] = self.coefficients;
+    fn coefficient(&self, shape: &Shape, tp: u64) -> Option<f64> {
+        let known = if shape.sees { self.ordinary } else { self.coefficients };
+        let scale = match shape.family {
+            Family::Moe | Family::BandedMoe | Family::LatentMoe if !shape.sees => EXPERTS,
+            Family::Dense | Family::Moe | Family::BandedMoe | Family::LatentMoe => 1.0,
+        };
+        let [one, two, four, more] = known.map(|coefficient| coefficient * scale);
         match tp {
             1 => Some(one),
             2 => Some(two),
@@ -90,16 +99,14 @@ pub(super) fn kv_blocks(deployed: &Deployed<'_>, system: &System, query: &Memory
         .iter()
         .map(super::operations::Operation::weight_bytes)
         .sum();
-    let coefficient = usage.coefficient(parallelism.tp).ok_or_else(|| AicError::NoCapacity {
-        what: format!(
-            "a model over {} GPUs, which is none of 1, 2, 4, and 8 or more,",
-            parallelism.tp
-        ),
-    })?;
-    let coefficient = match shape.family {
-        Family::Dense => coefficient,
-        Family::Moe | Family::BandedMoe | Family::LatentMoe => coefficient * EXPERTS,
-    };
+    let coefficient = usage
+        .coefficient(shape, parallelism.tp)
+        .ok_or_else(|| AicError::NoCapacity {
+            what: format!(
+                "a model over {} GPUs, which is none of 1, 2, 4, and 8 or more,",
+                parallelism.tp
+            ),
+        })?;
     let width = as_f64(2 * u64::from(query.max_num_batched_tokens)) * as_f64(shape.heads * shape.head_dim);
     let activations = width * coefficient + workspace(deployed, query);
     let activations = activations.max(usage.floor) * (1.0 + usage.activation_overhead);

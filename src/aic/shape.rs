@@ -29,14 +29,33 @@ struct Architecture {
     family: Family,
     /// Queries and keys are normalised before attention.
     qk_norm: bool,
+    /// It sees, too: the dimensions of what reads and writes are in a part of the config.
+    sees: bool,
 }
 
 const fn architecture(name: &'static str, family: Family, qk_norm: bool) -> Architecture {
-    Architecture { name, family, qk_norm }
+    let sees = false;
+    Architecture {
+        name,
+        family,
+        qk_norm,
+        sees,
+    }
 }
 
+/// A model that sees; its eyes take no time, and its norm of queries and keys is left out as in the original.
+const fn seeing(name: &'static str, family: Family) -> Architecture {
+    Architecture {
+        sees: true,
+        ..architecture(name, family, false)
+    }
+}
+
+/// Part of the config of a model that sees.
+pub(super) const TEXT: &str = "text_config";
+
 /// Source: `aiconfigurator-core` 0.12.0.
-const ARCHITECTURES: [Architecture; 10] = [
+const ARCHITECTURES: [Architecture; 12] = [
     architecture("LlamaForCausalLM", Family::Dense, false),
     architecture("Qwen2ForCausalLM", Family::Dense, false),
     architecture("Qwen3ForCausalLM", Family::Dense, true),
@@ -47,6 +66,8 @@ const ARCHITECTURES: [Architecture; 10] = [
     architecture("MiniMaxM2ForCausalLM", Family::Moe, true),
     architecture("GptOssForCausalLM", Family::BandedMoe, false),
     architecture("DeepseekV3ForCausalLM", Family::LatentMoe, false),
+    seeing("Qwen3VLForConditionalGeneration", Family::Dense),
+    seeing("Qwen3VLMoeForConditionalGeneration", Family::Moe),
 ];
 
 /// Rank of compressed queries in latent attention.
@@ -85,6 +106,7 @@ pub(super) struct Shape {
     /// Longest sequence, tokens.
     pub(super) context: u64,
     pub(super) qk_norm: bool,
+    pub(super) sees: bool,
     pub(super) experts: Option<Experts>,
 }
 
@@ -101,11 +123,14 @@ impl Shape {
     /// # Errors
     /// [`AicError`] names the key that is missing or makes no sense, or the architecture that is not known.
     pub(super) fn read(model: &str, files: &ModelConfig) -> Result<Self, AicError> {
-        let config = Dimensions {
+        let mut config = Dimensions {
             path: &files.path,
             config: &files.config,
         };
         let architecture = config.architecture(model)?;
+        if let (true, Some(Value::Object(text))) = (architecture.sees, files.config.get(TEXT)) {
+            config.config = text;
+        }
         let hidden = config.needed(&["hidden_size"])?;
         let heads = config.needed(&["num_attention_heads"])?;
         let head_dim = match config.optional(&["head_dim", "attention_head_dim"])? {
@@ -160,6 +185,7 @@ impl Shape {
             vocab: config.needed(&["vocab_size"])?,
             context: config.needed(&["max_position_embeddings"])?,
             qk_norm: architecture.qk_norm,
+            sees: architecture.sees,
             experts,
         })
     }

@@ -224,6 +224,11 @@ fn without_a_list_of_names_the_only_version_there_is_is_the_current_one() {
     };
     assert_eq!(plan(&model).unwrap()["engine"]["backend_version"], "0.24.0");
     data("vllm/0.20.0");
+    let limits = AicModel {
+        database_mode: DatabaseMode::Sol,
+        ..model.clone()
+    };
+    assert_eq!(plan(&limits).unwrap()["engine"]["backend_version"], "current");
     refused(&model, &["vllm current", "query_versions.yaml", "0.20.0, 0.24.0"]);
 }
 
