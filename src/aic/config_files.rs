@@ -4,6 +4,7 @@ use std::path::{Component, Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+use super::shape::TEXT;
 use super::{AicError, AicModel, files};
 
 /// What the files of a model say.
@@ -13,7 +14,7 @@ pub(super) struct ModelConfig {
     pub(super) path: PathBuf,
     /// `config.json`.
     pub(super) config: Map<String, Value>,
-    /// `quantization_config` of that.
+    /// `quantization_config` of that, or of its part about text.
     pub(super) quantization: Map<String, Value>,
     /// `quantization` of `hf_quant_config.json`, which `ModelOpt` writes beside it.
     pub(super) model_opt: Map<String, Value>,
@@ -28,8 +29,14 @@ impl ModelConfig {
         let (path, model_opt) = paths(model)?;
         let config = files::json_object(&path)?;
         let model_opt = files::optional_json_object(&model_opt)?.unwrap_or_default();
+        let key = "quantization_config";
+        let quantization = if config.contains_key(key) {
+            part(&config, key)
+        } else {
+            part(&part(&config, TEXT), key)
+        };
         Ok(Self {
-            quantization: part(&config, "quantization_config"),
+            quantization,
             model_opt: part(&model_opt, "quantization"),
             path,
             config,

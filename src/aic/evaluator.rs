@@ -66,15 +66,9 @@ struct Evaluator {
 
 /// The evaluator of `model`, tried as far as `reach` goes.
 pub(super) fn open(model: &AicModel, reach: Reach) -> Result<Arc<Evaluators>, TimingError> {
-    let mut plan = plan(model)?;
-    let mut version = model.backend_version.clone();
-    if let Some(Value::Object(engine)) = plan.get_mut("engine") {
-        // A plan made elsewhere may name the directory of where it was made.
-        engine.remove("systems_path");
-        if let Some(Value::String(resolved)) = engine.get("backend_version") {
-            version.clone_from(resolved);
-        }
-    }
+    let plan = plan(model)?;
+    let resolved = plan["engine"]["backend_version"].as_str();
+    let version = resolved.unwrap_or(&model.backend_version).to_owned();
     let failed = |why: String| TimingError::Evaluator {
         of: format!(
             "{} on {} ({} {version}, measurements in {})",

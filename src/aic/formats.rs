@@ -19,6 +19,8 @@ const fn format(name: &'static str, bytes: f64, setting: Option<&'static str>) -
 
 /// As stored where nothing says otherwise.
 pub(super) const BFLOAT16: Format = format("bfloat16", 2.0, Some("bfloat16"));
+/// One byte without scales of its own, in every field.
+pub(super) const FP8: Format = format("fp8", 1.0, Some("fp8"));
 /// What is sent where nothing says otherwise.
 const HALF: Format = format("half", 2.0, Some("float16"));
 /// Four bits a number and a byte for each sixteen.
@@ -39,7 +41,7 @@ const GEMM: [Format; 11] = [
     BFLOAT16,
     format("int8_wo", 1.0, Some("int8")),
     format("int4_wo", 0.5, Some("int4")),
-    format("fp8", 1.0, Some("fp8")),
+    FP8,
     format("fp8_static", 1.0, Some("fp8_static")),
     format("sq", 1.0, Some("int8")),
     format("fp8_block", 1.0, Some("fp8_block")),
@@ -50,7 +52,7 @@ const GEMM: [Format; 11] = [
 ];
 const MOE: [Format; 12] = [
     BFLOAT16,
-    format("fp8", 1.0, Some("fp8")),
+    FP8,
     format("int4_wo", 0.5, Some("int4")),
     format("fp8_block", 1.0, Some("fp8_block")),
     format("w4afp8", 0.5, Some("w4afp8")),
@@ -62,17 +64,9 @@ const MOE: [Format; 12] = [
     format("w4a16_mxfp4_cutlass", 0.5, Some("w4a16_mxfp4_cutlass")),
     format("w4a16_nvfp4", NVFP4_BYTES, Some("w4a16_nvfp4")),
 ];
-const FMHA: [Format; 3] = [
-    BFLOAT16,
-    format("fp8", 1.0, Some("fp8")),
-    format("fp8_block", 1.0, Some("fp8_block")),
-];
-const KV_CACHE: [Format; 3] = [
-    BFLOAT16,
-    format("int8", 1.0, Some("int8")),
-    format("fp8", 1.0, Some("fp8")),
-];
-const COMM: [Format; 3] = [HALF, format("int8", 1.0, Some("int8")), format("fp8", 1.0, Some("fp8"))];
+const FMHA: [Format; 3] = [BFLOAT16, FP8, format("fp8_block", 1.0, Some("fp8_block"))];
+const KV_CACHE: [Format; 3] = [BFLOAT16, format("int8", 1.0, Some("int8")), FP8];
+const COMM: [Format; 3] = [HALF, format("int8", 1.0, Some("int8")), FP8];
 
 impl Field {
     /// Its name in messages of the original.

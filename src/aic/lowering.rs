@@ -1,6 +1,7 @@
 //! The operations that a model consists of.
 //!
-//! Source: `aiconfigurator-core` 0.12.0, families `LLAMA` and `MOE`, without pipeline or context parallelism.
+//! Source: `aiconfigurator-core` 0.12.0, families `LLAMA`, `MOE` and (in `latent`) `DEEPSEEK`, without pipeline or context
+//! parallelism.
 
 use super::AicModel;
 use super::formats::{BFLOAT16, Format};
@@ -29,11 +30,11 @@ impl Deployed<'_> {
             phase,
             depth: self.depth(phase),
         };
-        let mut operations = pass.attention();
-        operations.extend(match self.shape.experts {
-            None => pass.mlp(),
-            Some(experts) => pass.experts(experts),
-        });
+        let mut operations = match (self.shape.family, self.shape.experts) {
+            (Family::LatentMoe, Some(experts)) => pass.latent(experts),
+            (_, Some(experts)) => [pass.attention(), pass.experts(experts)].concat(),
+            (_, None) => [pass.attention(), pass.mlp()].concat(),
+        };
         operations.push(operation(
             "p2p",
             0.0,
@@ -55,20 +56,20 @@ impl Deployed<'_> {
 }
 
 /// One forward pass of a model.
-struct Pass<'a> {
-    deployed: Deployed<'a>,
-    phase: Phase,
+pub(super) struct Pass<'a> {
+    pub(super) deployed: Deployed<'a>,
+    pub(super) phase: Phase,
     depth: f64,
 }
 
 impl Pass<'_> {
     /// An operation of every layer.
-    fn layered(&self, name: &'static str, kind: Kind) -> Operation {
+    pub(super) fn layered(&self, name: &'static str, kind: Kind) -> Operation {
         operation(name, as_f64(self.deployed.shape.layers) * self.depth, kind)
     }
 
     /// An operation at one end of the model.
-    fn once(&self, name: &'static str, kind: Kind) -> Operation {
+    pub(super) fn once(&self, name: &'static str, kind: Kind) -> Operation {
         operation(name, self.depth, kind)
     }
 
@@ -93,9 +94,7 @@ impl Pass<'_> {
             kv_cache: formats.kv_cache,
             qk_norm: shape.qk_norm,
         };
-        let norm = Kind::Elementwise {
-            bytes_per_token: 2.0 * as_f64(4 * hidden),
-        };
+        let norm = norm(hidden);
         let mut operations = Vec::new();
         let mut whole = self.layered("attention", Kind::Attention(attention));
         if shape.family == Family::BandedMoe {
@@ -129,9 +128,7 @@ impl Pass<'_> {
         let (hidden, tp) = (shape.hidden, parallelism.tp);
         let (gate_and_up, down) = (2 * shape.intermediate / tp, shape.intermediate / tp);
         let reduce = Kind::AllReduce { hidden, tp };
-        let act = Kind::Elementwise {
-            bytes_per_token: 2.0 * as_f64(gate_and_up + down),
-        };
+        let act = activation(gate_and_up, down);
         vec![
             self.layered("gate_ffn1_gemm", gemm(gate_and_up, hidden, formats.gemm)),
             self.layered("act_gate", act),
@@ -144,30 +141,13 @@ impl Pass<'_> {
     }
 
     fn experts(&self, experts: Experts) -> Vec<Operation> {
-        let Deployed {
-            model,
-            shape,
-            formats,
-            parallelism,
-        } = self.deployed;
+        let Deployed { shape, parallelism, .. } = self.deployed;
         let (hidden, tp) = (shape.hidden, parallelism.tp);
-        let group = ExpertGroup {
-            hidden,
-            intermediate: shape.intermediate,
-            topk: experts.topk,
-            experts: experts.count,
-            tp: parallelism.moe_tp.unwrap_or(1),
-            ep: parallelism.moe_ep.unwrap_or(1),
-            attention_dp: parallelism.attention_dp,
-            format: formats.moe,
-            backend: model.backend,
-        };
-        let mut operations = vec![
-            self.layered("router_gemm", gemm(experts.count, hidden, BFLOAT16)),
-            self.layered("moe_pre_dispatch", Kind::Dispatch(group, Direction::ToExperts)),
-            self.layered("moe", Kind::Experts(group)),
-            self.layered("moe_post_dispatch", Kind::Dispatch(group, Direction::FromExperts)),
-        ];
+        let mut operations = self.routed(ExpertGroup {
+            sent_as_prompts: true,
+            load: "power_law_1.2",
+            ..self.expert_group(experts)
+        });
         // Prefill of this family goes without it in the original, too.
         if self.phase == Phase::Generation {
             operations.push(self.logits());
@@ -176,18 +156,65 @@ impl Pass<'_> {
         operations
     }
 
-    fn logits(&self) -> Operation {
+    /// Experts as they are spread.
+    pub(super) fn expert_group(&self, experts: Experts) -> ExpertGroup {
+        let Deployed {
+            model,
+            shape,
+            formats,
+            parallelism,
+        } = self.deployed;
+        ExpertGroup {
+            hidden: shape.hidden,
+            intermediate: shape.intermediate,
+            topk: experts.topk,
+            experts: experts.count,
+            tp: parallelism.moe_tp.unwrap_or(1),
+            ep: parallelism.moe_ep.unwrap_or(1),
+            attention_dp: parallelism.attention_dp,
+            format: formats.moe,
+            backend: model.backend,
+            load: "power_law_1.01",
+            sent_as_prompts: self.phase == Phase::Context,
+        }
+    }
+
+    /// To the experts and back.
+    pub(super) fn routed(&self, group: ExpertGroup) -> Vec<Operation> {
+        vec![
+            self.layered("router_gemm", gemm(group.experts, group.hidden, BFLOAT16)),
+            self.layered("moe_pre_dispatch", Kind::Dispatch(group, Direction::ToExperts)),
+            self.layered("moe", Kind::Experts(group)),
+            self.layered("moe_post_dispatch", Kind::Dispatch(group, Direction::FromExperts)),
+        ]
+    }
+
+    pub(super) fn logits(&self) -> Operation {
         let Deployed { shape, parallelism, .. } = self.deployed;
         let product = gemm(shape.vocab / parallelism.tp, shape.hidden, BFLOAT16);
         self.once("logits_gemm", product)
     }
 }
 
-fn operation(name: &'static str, scale: f64, kind: Kind) -> Operation {
+/// A sum with the residual and its norm: both are read and written, in two bytes a number.
+pub(super) fn norm(hidden: u64) -> Kind {
+    Kind::Elementwise {
+        bytes_per_token: 2.0 * as_f64(4 * hidden),
+    }
+}
+
+/// Gate and value become one, in two bytes a number.
+pub(super) fn activation(gate_and_up: u64, down: u64) -> Kind {
+    Kind::Elementwise {
+        bytes_per_token: 2.0 * as_f64(gate_and_up + down),
+    }
+}
+
+pub(super) fn operation(name: &'static str, scale: f64, kind: Kind) -> Operation {
     Operation { name, scale, kind }
 }
 
-fn gemm(n: u64, k: u64, format: Format) -> Kind {
+pub(super) fn gemm(n: u64, k: u64, format: Format) -> Kind {
     Kind::Gemm {
         n,
         k,

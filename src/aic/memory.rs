@@ -7,7 +7,7 @@ use super::formats::Format;
 use super::lowering::{BAND, Deployed};
 use super::operations::{Phase, as_f64};
 use super::parallelism::Parallelism;
-use super::shape::{Family, Shape};
+use super::shape::{Family, KV_RANK, ROPE_DIM, Shape};
 use super::system::System;
 use super::{AicError, Backend, KvEstimate, MemoryQuery, files};
 
@@ -17,6 +17,8 @@ const MIB: f64 = 1_048_576.0;
 struct Usage {
     /// Bytes of activations per token and unit of width, in halves, with 1, 2, 4, and 8 or more GPUs.
     coefficients: [f64; 4],
+    /// The same of families that nobody looked into.
+    ordinary: [f64; 4],
     /// Bytes of activations at the least.
     floor: f64,
     /// What activations take on top.
@@ -34,6 +36,7 @@ impl Usage {
     fn of(backend: Backend) -> Self {
         let lean = Self {
             coefficients: [11.0, 6.5, 5.0, 5.0],
+            ordinary: [10.0, 6.0, 5.0, 5.0],
             floor: 70.0 * MIB,
             activation_overhead: 0.0,
             other_overhead: 0.0,
@@ -44,6 +47,7 @@ impl Usage {
             Backend::Trtllm => Self { of_free: true, ..lean },
             Backend::Sglang => Self {
                 coefficients: [14.0, 8.5, 6.5, 6.5],
+                ordinary: [13.0, 8.0, 6.5, 6.5],
                 floor: 90.0 * MIB,
                 activation_overhead: 0.15,
                 other_overhead: 0.20,
@@ -52,8 +56,13 @@ impl Usage {
         }
     }
 
-    fn coefficient(&self, tp: u64) -> Option<f64> {
-        let [one, two, four, more] = self.coefficients;
+    fn coefficient(&self, shape: &Shape, tp: u64) -> Option<f64> {
+        let known = if shape.sees { self.ordinary } else { self.coefficients };
+        let scale = match shape.family {
+            Family::Moe | Family::BandedMoe | Family::LatentMoe if !shape.sees => EXPERTS,
+            Family::Dense | Family::Moe | Family::BandedMoe | Family::LatentMoe => 1.0,
+        };
+        let [one, two, four, more] = known.map(|coefficient| coefficient * scale);
         match tp {
             1 => Some(one),
             2 => Some(two),
@@ -90,18 +99,17 @@ pub(super) fn kv_blocks(deployed: &Deployed<'_>, system: &System, query: &Memory
         .iter()
         .map(super::operations::Operation::weight_bytes)
         .sum();
-    let coefficient = usage.coefficient(parallelism.tp).ok_or_else(|| AicError::NoCapacity {
-        what: format!(
-            "a model over {} GPUs, which is none of 1, 2, 4, and 8 or more,",
-            parallelism.tp
-        ),
-    })?;
-    let coefficient = match shape.family {
-        Family::Dense => coefficient,
-        Family::Moe | Family::BandedMoe => coefficient * EXPERTS,
-    };
+    let coefficient = usage
+        .coefficient(shape, parallelism.tp)
+        .ok_or_else(|| AicError::NoCapacity {
+            what: format!(
+                "a model over {} GPUs, which is none of 1, 2, 4, and 8 or more,",
+                parallelism.tp
+            ),
+        })?;
     let width = as_f64(2 * u64::from(query.max_num_batched_tokens)) * as_f64(shape.heads * shape.head_dim);
-    let activations = (width * coefficient).max(usage.floor) * (1.0 + usage.activation_overhead);
+    let activations = width * coefficient + workspace(deployed, query);
+    let activations = activations.max(usage.floor) * (1.0 + usage.activation_overhead);
     let other = other * (1.0 + usage.other_overhead);
     let non_kv = weights + activations + other + comm;
 
@@ -138,6 +146,27 @@ pub(super) fn kv_blocks(deployed: &Deployed<'_>, system: &System, query: &Memory
     })
 }
 
+/// Bytes in which tokens are sorted by expert; counted where attention is latent.
+fn workspace(deployed: &Deployed<'_>, query: &MemoryQuery) -> f64 {
+    let Deployed {
+        model,
+        shape,
+        parallelism,
+        ..
+    } = *deployed;
+    let (Family::LatentMoe, Some(experts)) = (shape.family, shape.experts) else {
+        return 0.0;
+    };
+    let width = match model.backend {
+        Backend::Vllm | Backend::Trtllm => shape.heads * shape.head_dim,
+        Backend::Sglang => shape.hidden,
+    };
+    let tokens = f64::from(query.max_num_batched_tokens) * as_f64(width) * as_f64(parallelism.attention_dp);
+    let routed = tokens * as_f64(experts.count) * as_f64(experts.topk) / as_f64(parallelism.moe_ep.unwrap_or(1));
+    // A scale of four bytes for each block of 128.
+    routed / 128.0 * 4.0
+}
+
 fn check(query: &MemoryQuery) -> Result<(), AicError> {
     if !(0.0..=1.0).contains(&query.fraction) {
         let why = format!("the fraction of GPU memory must be from 0 to 1, not {}", query.fraction);
@@ -161,9 +190,15 @@ struct KvGrowth {
 
 impl KvGrowth {
     fn of(shape: &Shape, parallelism: &Parallelism, format: Format) -> Self {
-        let elements = shape.kv_heads.div_ceil(parallelism.tp) * shape.head_dim * 2;
+        let elements = match shape.family {
+            Family::Dense | Family::Moe | Family::BandedMoe => {
+                shape.kv_heads.div_ceil(parallelism.tp) * shape.head_dim * 2
+            }
+            // Every GPU keeps all of it.
+            Family::LatentMoe => KV_RANK + ROPE_DIM,
+        };
         let banded = match shape.family {
-            Family::Dense | Family::Moe => 0,
+            Family::Dense | Family::Moe | Family::LatentMoe => 0,
             Family::BandedMoe => shape.layers / 2,
         };
         Self {

@@ -10,8 +10,10 @@ mod config_files;
 mod error;
 #[cfg(feature = "aic")]
 mod evaluator;
+mod exclusions;
 mod files;
 mod formats;
+mod latent;
 mod lowering;
 mod memory;
 mod operations;

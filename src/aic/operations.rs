@@ -58,6 +58,18 @@ pub(super) enum Kind {
         hidden: u64,
         tp: u64,
     },
+    /// Attention over compressed keys and values.
+    Latent(Latent),
+    /// Products that compress or expand keys and values of one head each.
+    LatentProduct {
+        heads: u64,
+        format: Format,
+        before: bool,
+    },
+    /// One operation measured as a whole, or if it was not, these.
+    Fallback(Box<Operation>, Vec<Operation>),
+    /// Two lists at the same time.
+    Overlap(Vec<Operation>, Vec<Operation>),
     /// From one pipeline stage to the next, of which there is one.
     PeerToPeer {
         hidden: u64,
@@ -90,6 +102,20 @@ pub(super) struct ExpertGroup {
     pub(super) attention_dp: u64,
     pub(super) format: Format,
     pub(super) backend: Backend,
+    /// How tokens spread over experts: the name of a distribution.
+    pub(super) load: &'static str,
+    /// Tokens are sent as those of prompts are.
+    pub(super) sent_as_prompts: bool,
+}
+
+/// Latent attention of one GPU.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Latent {
+    pub(super) heads: u64,
+    pub(super) fmha: Format,
+    pub(super) kv_cache: Format,
+    /// With its projections in this format, in a model of so many heads.
+    pub(super) module: Option<(Format, u64)>,
 }
 
 /// Where tokens go.
@@ -99,8 +125,6 @@ pub(super) enum Direction {
     FromExperts,
 }
 
-/// Load of experts under a power law with this exponent. Source: `aiconfigurator-core` 0.12.0, for this family.
-const LOAD: &str = "power_law_1.2";
 /// Matrix products of an expert: gate, up and down.
 const EXPERT_PRODUCTS: f64 = 3.0;
 
@@ -133,18 +157,29 @@ impl Operation {
                 "num_experts": group.experts, "moe_tp_size": group.tp, "moe_ep_size": group.ep,
                 "attention_dp_size": group.attention_dp, "pre_dispatch": *direction == Direction::ToExperts,
                 "attn_ar_modeled": false, "backend": group.backend.name(), "flavor": group.exchange(), "comm_quant": "half",
-                "moe_quant": group.format.name, "attn_cp_size": 1, "is_context": true, "sms": 12, "scale_num_tokens": 1,
+                "moe_quant": group.format.name, "attn_cp_size": 1, "is_context": group.sent_as_prompts, "sms": 12,
+                "scale_num_tokens": 1,
             }}),
             Kind::Experts(group) => json!({"Moe": {
                 "name": name, "scale_factor": scale, "hidden_size": group.hidden, "inter_size": group.intermediate,
                 "topk": group.topk, "num_experts": group.experts, "moe_tp_size": group.tp, "moe_ep_size": group.ep,
                 "attention_dp_size": group.attention_dp, "quant_mode": group.format.name,
-                "workload_distribution": LOAD, "is_gated": true, "moe_backend": null, "enable_eplb": false,
+                "workload_distribution": group.load, "is_gated": true, "moe_backend": null, "enable_eplb": false,
                 "is_context": true,
             }}),
             Kind::AllReduce { hidden, tp } => json!({"CustomAllReduce": {
                 "name": name, "scale_factor": scale, "hidden_size": hidden, "tp_size": tp, "quant": "half",
                 "seq_split": 1,
+            }}),
+            Kind::Latent(latent) => latent.json(&name, scale, phase),
+            Kind::LatentProduct { heads, format, before } => json!({"MlaBmm": {
+                "name": name, "scale_factor": scale, "num_heads": heads, "quant_mode": format.name, "is_pre": before,
+            }}),
+            Kind::Fallback(whole, parts) => json!({"Fallback": {
+                "name": name, "primary": whole.json(phase, lanes), "fallback": list(parts, phase, lanes),
+            }}),
+            Kind::Overlap(one, other) => json!({"Overlap": {
+                "name": name, "group_a": list(one, phase, lanes), "group_b": list(other, phase, lanes),
             }}),
             Kind::PeerToPeer { hidden } => json!({"P2P": {
                 "name": name, "scale_factor": scale, "pp_size": 1, "hidden_size": hidden, "seq_split": 1,
@@ -162,13 +197,52 @@ impl Operation {
                 let all = all * group.format.bytes * EXPERT_PRODUCTS;
                 ((all / as_f64(group.ep)).floor() / as_f64(group.tp)).floor()
             }
+            Kind::Fallback(_, parts) => parts.iter().map(Self::weight_bytes).sum(),
+            Kind::Overlap(one, other) => one.iter().chain(other).map(Self::weight_bytes).sum(),
             Kind::Elementwise { .. }
             | Kind::Attention(_)
+            | Kind::Latent(_)
+            | Kind::LatentProduct { .. }
             | Kind::Dispatch(..)
             | Kind::AllReduce { .. }
             | Kind::PeerToPeer { .. } => 0.0,
         };
         bytes * self.scale
+    }
+}
+
+/// Operations in the form of a plan.
+pub(super) fn list(operations: &[Operation], phase: Phase, lanes: &[String]) -> Vec<Value> {
+    operations
+        .iter()
+        .map(|operation| operation.json(phase, lanes))
+        .collect()
+}
+
+impl Latent {
+    fn json(&self, name: &str, scale: f64, phase: Phase) -> Value {
+        let (heads, fmha, kv_cache) = (self.heads, self.fmha.name, self.kv_cache.name);
+        let mut fields = json!({
+            "name": name, "scale_factor": scale, "num_heads": heads, "kv_cache_dtype": kv_cache,
+        });
+        let kind = match (self.module, phase) {
+            (Some((format, native)), _) => {
+                fields["fmha_quant_mode"] = json!(fmha);
+                fields["gemm_quant_mode"] = json!(format.name);
+                fields["native_num_heads"] = json!(native);
+                match phase {
+                    Phase::Context => "MlaModuleContext",
+                    Phase::Generation => "MlaModuleGeneration",
+                }
+            }
+            (None, Phase::Context) => {
+                fields["fmha_quant_mode"] = json!(fmha);
+                fields["cp_size"] = json!(1);
+                "ContextMla"
+            }
+            (None, Phase::Generation) => "GenerationMla",
+        };
+        json!({ kind: fields })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::config_files::ModelConfig;
 use super::quantization::{Formats, block_rows};
-use super::shape::{Experts, Shape};
+use super::shape::{Experts, Family, Shape};
 use super::{AicError, AicModel};
 
 /// How a model is spread.
@@ -126,7 +126,9 @@ fn check_experts(
     // Where the checkpoint has no blocks of its own, those of the format.
     let rows = block_rows(files).unwrap_or(128);
     let part = shape.intermediate / sizes.tp;
-    if formats.moe.name == "fp8_block" && !part.is_multiple_of(rows) {
+    // The original does not look at this where attention is latent.
+    let checked = shape.family != Family::LatentMoe && formats.moe.name == "fp8_block";
+    if checked && !part.is_multiple_of(rows) {
         return Err(AicError::Deployment(format!(
             "an expert's width {} over --aic-moe-tp-size {} is not divisible by the {rows} rows of a block of weights; \
              give a smaller --aic-moe-tp-size and a larger --aic-moe-ep-size",

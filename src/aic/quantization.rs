@@ -8,7 +8,8 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::config_files::ModelConfig;
-use super::formats::{BFLOAT16, Field, Format};
+use super::exclusions::Excluded;
+use super::formats::{BFLOAT16, FP8, Field, Format};
 use super::{AicError, Backend, Dtypes};
 
 /// Number formats of a deployment.
@@ -22,6 +23,8 @@ pub(super) struct Formats {
     pub(super) fmha: Format,
     /// KV cache.
     pub(super) kv_cache: Format,
+    /// Weights that the checkpoint may leave out.
+    pub(super) excluded: Excluded,
 }
 
 impl Formats {
@@ -58,17 +61,14 @@ impl Formats {
         };
         let low_precision = checkpoint.computes_in_fp8(cached);
         let fmha = fmha.unwrap_or(match backend {
-            Backend::Sglang | Backend::Trtllm if low_precision => format_named(Field::Fmha, "fp8"),
+            Backend::Sglang | Backend::Trtllm if low_precision => FP8,
             // vLLM was measured in bfloat16 only.
             Backend::Sglang | Backend::Trtllm | Backend::Vllm => BFLOAT16,
         });
-        let kv_cache = kv_cache.unwrap_or(if low_precision {
-            format_named(Field::KvCache, "fp8")
-        } else {
-            cached.unwrap_or(BFLOAT16)
-        });
+        let kv_cache = kv_cache.unwrap_or(if low_precision { FP8 } else { cached.unwrap_or(BFLOAT16) });
         Ok(Self {
             gemm: gemm.unwrap_or(weights.gemm),
+            excluded: Excluded::of(model, gemm.unwrap_or(weights.gemm), gemm.is_some()),
             moe: moe.unwrap_or(weights.moe),
             fmha,
             kv_cache,

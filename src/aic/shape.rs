@@ -19,6 +19,8 @@ pub(super) enum Family {
     Moe,
     /// As `Moe`, but every other layer attends to a window only.
     BandedMoe,
+    /// Latent attention and experts, one of which every token goes to.
+    LatentMoe,
 }
 
 /// A known architecture.
@@ -27,14 +29,33 @@ struct Architecture {
     family: Family,
     /// Queries and keys are normalised before attention.
     qk_norm: bool,
+    /// It sees, too: the dimensions of what reads and writes are in a part of the config.
+    sees: bool,
 }
 
 const fn architecture(name: &'static str, family: Family, qk_norm: bool) -> Architecture {
-    Architecture { name, family, qk_norm }
+    let sees = false;
+    Architecture {
+        name,
+        family,
+        qk_norm,
+        sees,
+    }
 }
 
+/// A model that sees; its eyes take no time, and its norm of queries and keys is left out as in the original.
+const fn seeing(name: &'static str, family: Family) -> Architecture {
+    Architecture {
+        sees: true,
+        ..architecture(name, family, false)
+    }
+}
+
+/// Part of the config of a model that sees.
+pub(super) const TEXT: &str = "text_config";
+
 /// Source: `aiconfigurator-core` 0.12.0.
-const ARCHITECTURES: [Architecture; 9] = [
+const ARCHITECTURES: [Architecture; 12] = [
     architecture("LlamaForCausalLM", Family::Dense, false),
     architecture("Qwen2ForCausalLM", Family::Dense, false),
     architecture("Qwen3ForCausalLM", Family::Dense, true),
@@ -44,6 +65,30 @@ const ARCHITECTURES: [Architecture; 9] = [
     architecture("Qwen3MoeForCausalLM", Family::Moe, true),
     architecture("MiniMaxM2ForCausalLM", Family::Moe, true),
     architecture("GptOssForCausalLM", Family::BandedMoe, false),
+    architecture("DeepseekV3ForCausalLM", Family::LatentMoe, false),
+    seeing("Qwen3VLForConditionalGeneration", Family::Dense),
+    seeing("Qwen3VLMoeForConditionalGeneration", Family::Moe),
+];
+
+/// Rank of compressed queries in latent attention.
+pub(super) const Q_RANK: u64 = 1536;
+/// Rank of compressed keys and values.
+pub(super) const KV_RANK: u64 = 512;
+/// Width of a head's query and key without the rotary part.
+pub(super) const NOPE_DIM: u64 = 128;
+/// Width of the rotary part.
+pub(super) const ROPE_DIM: u64 = 64;
+/// Width of a head's value.
+pub(super) const VALUE_DIM: u64 = 128;
+/// Their products with widths of heads still fit a plan; no model comes near.
+const MAX_LATENT_HEADS: u64 = 1 << 16;
+/// The one shape of latent attention that measurements are of.
+const LATENT: [(&str, u64); 5] = [
+    ("q_lora_rank", Q_RANK),
+    ("kv_lora_rank", KV_RANK),
+    ("qk_nope_head_dim", NOPE_DIM),
+    ("qk_rope_head_dim", ROPE_DIM),
+    ("v_head_dim", VALUE_DIM),
 ];
 
 /// Dimensions of a model; none is 0.
@@ -61,6 +106,7 @@ pub(super) struct Shape {
     /// Longest sequence, tokens.
     pub(super) context: u64,
     pub(super) qk_norm: bool,
+    pub(super) sees: bool,
     pub(super) experts: Option<Experts>,
 }
 
@@ -77,11 +123,14 @@ impl Shape {
     /// # Errors
     /// [`AicError`] names the key that is missing or makes no sense, or the architecture that is not known.
     pub(super) fn read(model: &str, files: &ModelConfig) -> Result<Self, AicError> {
-        let config = Dimensions {
+        let mut config = Dimensions {
             path: &files.path,
             config: &files.config,
         };
         let architecture = config.architecture(model)?;
+        if let (true, Some(Value::Object(text))) = (architecture.sees, files.config.get(TEXT)) {
+            config.config = text;
+        }
         let hidden = config.needed(&["hidden_size"])?;
         let heads = config.needed(&["num_attention_heads"])?;
         let head_dim = match config.optional(&["head_dim", "attention_head_dim"])? {
@@ -95,7 +144,7 @@ impl Shape {
         }
         let experts = match architecture.family {
             Family::Dense => None,
-            Family::Moe | Family::BandedMoe => {
+            Family::Moe | Family::BandedMoe | Family::LatentMoe => {
                 let count = [
                     "num_local_experts",
                     "n_routed_experts",
@@ -109,6 +158,18 @@ impl Shape {
                 })
             }
         };
+        if architecture.family == Family::LatentMoe {
+            if heads > MAX_LATENT_HEADS {
+                return Err(config.wrong("num_attention_heads", "is too large for latent attention"));
+            }
+            for (key, measured) in LATENT {
+                let given = config.needed(&[key])?;
+                if given != measured {
+                    let what = format!("is {given}; latent attention was measured with {measured}");
+                    return Err(config.wrong(key, &what));
+                }
+            }
+        }
         let width: &[&str] = match experts {
             None => &["intermediate_size"],
             Some(_) => &["moe_intermediate_size", "intermediate_size"],
@@ -124,6 +185,7 @@ impl Shape {
             vocab: config.needed(&["vocab_size"])?,
             context: config.needed(&["max_position_embeddings"])?,
             qk_norm: architecture.qk_norm,
+            sees: architecture.sees,
             experts,
         })
     }

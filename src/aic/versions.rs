@@ -60,6 +60,8 @@ pub(super) fn resolve(model: &AicModel, system: &System) -> Result<String, AicEr
                 (Some(version), _) => version,
                 // A directory cut down to what one engine needs goes without the list of names.
                 (None, [only]) if given == "current" => only.clone(),
+                // A directory of limits only has no versions, and none is looked up.
+                (None, _) if model.database_mode == DatabaseMode::Sol => given.to_owned(),
                 (None, _) => return Err(refused(&format!("{FILE} does not say which version that is; "))),
             }
         }

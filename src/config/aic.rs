@@ -13,7 +13,7 @@ use super::layers::{Layered, Origin, flag};
 use super::rules::{check_model_is_built_in, refused};
 use super::settings::Settings;
 use crate::aic::{self, AicModel, Backend, DatabaseMode, Dtypes, MemoryQuery, Reach};
-use crate::engine::{EngineConfig, EngineKind, SharedTiming, TimingConfig};
+use crate::engine::{EngineConfig, EngineKind, Semantics, SharedTiming, TimingConfig};
 use estimator::Estimator;
 
 /// GPU system unless said.
@@ -63,6 +63,19 @@ pub struct AicTiming {
 /// Whether any setting turns the model on.
 pub(super) fn is_on(s: &Settings) -> bool {
     s.aic_perf_model == Some(true) || s.ais_perf_config.is_some() || of_document(s).is_some()
+}
+
+/// Ranks of a worker of Dynamo 1.6.1 whose attention is data parallel, and the setting that says so.
+pub(super) fn ranks(s: &Settings) -> Option<(&'static str, u32)> {
+    if s.semantics.unwrap_or_default() != Semantics::V1_6_1 {
+        return None;
+    }
+    let flat = s.aic_attention_dp_size.map(|ranks| ("aic_attention_dp_size", ranks));
+    flat.or_else(|| {
+        // What cannot be read is told where the model is asked for.
+        let config = estimator::document(s.ais_perf_config.as_deref()?).ok()?;
+        Some(("ais_perf_config", Estimator::of(&config).ok()?.attention_dp?))
+    })
 }
 
 /// The configuration that a document's timing model brings.

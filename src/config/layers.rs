@@ -163,16 +163,30 @@ impl Layered {
             let origin = page.and(self.origin("sglang_page_size")).cloned();
             self.put(&derived, &origin.unwrap_or(Origin::Default));
         }
-        self.leave_blocks_to_the_model()?;
+        self.follow_the_model()?;
         Ok(self)
     }
 
-    /// Takes the default number of KV blocks away where the GPU's memory says how many there are.
-    fn leave_blocks_to_the_model(&mut self) -> Result<(), ConfigError> {
+    /// Defaults that a performance model replaces: the memory of its GPU says how many KV blocks there are, and in Dynamo
+    /// 1.6.1 data parallelism of attention is that of the worker.
+    fn follow_the_model(&mut self) -> Result<(), ConfigError> {
         const BLOCKS: &str = "num_gpu_blocks_override";
-        if self.origin(BLOCKS) == Some(&Origin::Default) && aic::is_on(&self.settings()?) {
+        let settings = self.settings()?;
+        if !aic::is_on(&settings) {
+            return Ok(());
+        }
+        if self.origin(BLOCKS) == Some(&Origin::Default) {
             self.values.remove(BLOCKS);
             self.origins.remove(BLOCKS);
+        }
+        let by_default = self.origin("data_parallel_size") == Some(&Origin::Default);
+        if let Some((key, ranks)) = aic::ranks(&settings).filter(|_| by_default) {
+            let ranks = Settings {
+                data_parallel_size: Some(ranks),
+                ..Settings::default()
+            };
+            let origin = self.origin(key).cloned();
+            self.put(&ranks, &origin.unwrap_or(Origin::Default));
         }
         Ok(())
     }

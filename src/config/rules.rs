@@ -105,6 +105,8 @@ const NOWHERE: &[(&str, &str)] = &[("response_plane", "the QUIC response plane")
 
 /// What builds without the feature `aic` do not have, likewise.
 const NEEDS_AIC: &[(&str, &str)] = &[
+    // Of a flat document, which turns the model on by it.
+    ("aic_backend", AIC),
     ("aic_perf_model", AIC),
     ("ais_perf_config", AIC),
     ("aic_systems_path", AIC),
@@ -112,7 +114,6 @@ const NEEDS_AIC: &[(&str, &str)] = &[
     ("aic_database_mode", AIC),
     ("aic_plan", AIC),
     ("aic_system", AIC),
-    ("aic_backend", AIC),
     ("aic_backend_version", AIC),
     ("aic_model_path", AIC),
     ("aic_tp_size", AIC),

@@ -91,14 +91,18 @@ impl Golden {
 /// A plan without what is left to the evaluator here: in which order kernels of attention stand in for one that was not
 /// measured, after the one that the engine takes.
 fn without_stand_ins(mut plan: Value) -> Value {
-    for list in ["context_ops", "generation_ops"] {
-        for operation in plan[list].as_array_mut().unwrap() {
-            for fields in operation.as_object_mut().unwrap().values_mut() {
-                fields.as_object_mut().unwrap().remove("lane_order");
-            }
-        }
-    }
+    strip(&mut plan);
     plan
+}
+
+fn strip(value: &mut Value) {
+    if let Some(fields) = value.as_object_mut() {
+        fields.remove("lane_order");
+        fields.values_mut().for_each(strip);
+    }
+    if let Some(list) = value.as_array_mut() {
+        list.iter_mut().for_each(strip);
+    }
 }
 
 /// Where two values differ first, with what is there.

@@ -41,7 +41,7 @@ fn written(golden: &Golden, text: &str) -> Result<Value, String> {
 }
 
 #[test]
-fn a_recorded_plan_of_an_unknown_family_is_taken() {
+fn a_plan_of_the_original_is_taken_as_it_is() {
     let golden = Golden::open();
     let mut expected = recorded(&golden);
     expected["schema_version"] = json!(27);

@@ -47,19 +47,15 @@ fn changed(golden: &Golden, changes: &Value) -> (tempfile::TempDir, AicModel) {
 #[test]
 fn a_family_that_is_not_known_names_the_ready_plan() {
     let golden = Golden::open();
-    let model = golden.plain("deepseek-ai/DeepSeek-V3");
+    let (_directory, model) = changed(&golden, &json!({"architectures": ["DeepseekV32ForCausalLM"]}));
+    let path = model.model_path.display().to_string();
     refused(
         &model,
-        &[
-            "deepseek-ai/DeepSeek-V3",
-            "DeepseekV3ForCausalLM",
-            "--aic-plan",
-            "Qwen3MoeForCausalLM",
-        ],
+        &[&path, "DeepseekV32ForCausalLM", "--aic-plan", "Qwen3MoeForCausalLM"],
     );
     contains(
         &sized(&model).unwrap_err(),
-        &["DeepseekV3ForCausalLM", "--num-gpu-blocks-override"],
+        &["DeepseekV32ForCausalLM", "--num-gpu-blocks-override"],
     );
 }
 
@@ -228,6 +224,11 @@ fn without_a_list_of_names_the_only_version_there_is_is_the_current_one() {
     };
     assert_eq!(plan(&model).unwrap()["engine"]["backend_version"], "0.24.0");
     data("vllm/0.20.0");
+    let limits = AicModel {
+        database_mode: DatabaseMode::Sol,
+        ..model.clone()
+    };
+    assert_eq!(plan(&limits).unwrap()["engine"]["backend_version"], "current");
     refused(&model, &["vllm current", "query_versions.yaml", "0.20.0, 0.24.0"]);
 }
 

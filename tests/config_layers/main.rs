@@ -5,6 +5,9 @@
 
 mod scene;
 
+#[cfg(feature = "aic")]
+mod aic;
+
 mod documents;
 mod precedence;
 mod roles;

@@ -109,6 +109,51 @@ fn each_backend_and_gpu_has_its_own_measurements() {
 
 #[test]
 #[ignore = "needs the measurements that scripts/setup unpacks"]
+fn a_plan_that_was_made_elsewhere_takes_the_same_times() {
+    let directory = tempfile::TempDir::new().unwrap();
+    let path = directory.path().join("plan.json");
+    let model = model(QWEN, "h200_sxm", Backend::Vllm);
+    let mut plan = ghostfleet::aic::plan(&model).unwrap();
+    // Its directory is that of where it was made.
+    plan["engine"]["systems_path"] = "/nowhere".into();
+    std::fs::write(&path, plan.to_string()).unwrap();
+    let planned = AicModel {
+        plan: Some(path.clone()),
+        ..model.clone()
+    };
+    assert_ms(prefill(&*timing(&planned), 1, 4000, 0), 392.988_037, "by the plan");
+    plan["generation_ops"][0] = serde_json::json!({"Teleport": {}});
+    std::fs::write(&path, plan.to_string()).unwrap();
+    let reach = ghostfleet::aic::Reach {
+        max_num_batched_tokens: 8192,
+        max_num_seqs: 256,
+        max_model_len: 8192,
+    };
+    let error = ghostfleet::aic::timing(&planned, reach).unwrap_err().to_string();
+    for words in ["plan.json", "the plan is not understood", "Teleport"] {
+        assert!(error.contains(words), "{words} is missing in {error}");
+    }
+}
+
+#[test]
+#[ignore = "needs the measurements that scripts/setup unpacks"]
+fn a_step_with_drafts_has_as_many_more_sequences_and_layers() {
+    let plain = model(QWEN, "h200_sxm", Backend::Vllm);
+    let drafts = AicModel {
+        nextn: 3,
+        ..plain.clone()
+    };
+    // Each of three drafts takes a layer beside the 64 of the model.
+    let expected = decode(&*timing(&plain), 128, 1024) * 67.0 / 64.0;
+    assert_ms(
+        decode(&*timing(&drafts), 32, 1024),
+        expected,
+        "32 sequences with 3 drafts each",
+    );
+}
+
+#[test]
+#[ignore = "needs the measurements that scripts/setup unpacks"]
 fn a_pass_without_a_time_takes_that_of_the_last_one_of_its_rank() {
     let model = model(QWEN, "h200_sxm", Backend::Vllm);
     let (one, other) = (timing(&model), timing(&model));

@@ -22,6 +22,39 @@ fn all_below(directory: &std::path::Path) -> String {
     text
 }
 
+#[test]
+#[ignore = "needs the measurements that scripts/setup unpacks"]
+fn groups_of_a_fleet_are_on_gpus_of_their_own() {
+    let store = TempDir::new().unwrap();
+    let file = store.path().join("fleet.toml");
+    let text = format!(
+        "aic_systems_path = {:?}\naic_model_path = \"meta-llama/Meta-Llama-3.1-8B\"\n\
+         [[group]]\nname = \"new\"\nendpoint = \"dyn://one.backend.generate\"\naic_perf_model = true\n\
+         aic_system = \"b200_sxm\"\n\
+         [[group]]\nname = \"half\"\nendpoint = \"dyn://two.backend.generate\"\naic_perf_model = true\n\
+         gpu_memory_utilization = 0.5\n\
+         [[group]]\nname = \"plain\"\nendpoint = \"dyn://three.backend.generate\"\n",
+        systems()
+    );
+    std::fs::write(&file, text).unwrap();
+    let running = Running::start(&mut serve(&store, &["--config", file.to_str().unwrap()]));
+    let screen = running.said.clone();
+    running.signal("-TERM");
+    assert_eq!(running.end().1, Some(0));
+    for words in [
+        "[new], 1 rank(s), 18",
+        "[half], 1 rank(s), 6573 blocks",
+        "[plain], 1 rank(s), 16384 blocks",
+    ] {
+        assert!(screen.contains(words), "{words:?} is missing in {screen}");
+    }
+    assert!(
+        screen.contains("[new] meta-llama/Meta-Llama-3.1-8B as measured on b200_sxm"),
+        "{screen}"
+    );
+    assert!(!screen.contains("[plain] meta-llama"), "{screen}");
+}
+
 /// How long a worker takes for one answer of 8 tokens to 8000.
 fn answered_after(flags: &[&str]) -> (Duration, String, String) {
     let store = TempDir::new().unwrap();
