@@ -292,9 +292,12 @@ impl Harness {
             for (_, worker) in pool.workers() {
                 for rank in &mut worker.ranks {
                     let mut last = idle_since;
-                    while let Some(at) = rank.engine.wakes_at().filter(|at| *at > last) {
-                        last = at;
-                        rank.engine.step_into(at, &mut rank.pass);
+                    let mut looked_for = None;
+                    // What was over before has not been looked at where nobody waited for it.
+                    while let Some(at) = rank.engine.wakes_at().filter(|at| looked_for != Some(*at)) {
+                        looked_for = Some(at);
+                        last = last.max(at);
+                        rank.engine.step_into(last, &mut rank.pass);
                     }
                     self.now = self.now.max(last);
                 }
