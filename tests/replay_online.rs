@@ -147,3 +147,53 @@ fn both_halves_of_a_disaggregated_request_meet_in_real_time() {
         assert_eq!(record["output_length"], 8);
     }
 }
+
+/// The second worker is asked for a prompt that the first one computes at that moment: it waits until that is in the host
+/// memory which they share, and reads it from there.
+#[test]
+fn a_live_worker_waits_for_what_another_one_is_writing_to_shared_memory() {
+    const HOST: &str = r#"{"engine": {"block_size": 64, "timing_model": {"type": "fixed", "prefill_ms": 40, "decode_ms": 2},
+        "kv_cache_bytes_per_token": 100000, "native_host_offload": {"num_host_blocks": 64, "scope": "cluster_shared",
+        "kv_layout_id": "tiny", "d2h_bandwidth_gbps": 1.0, "h2d_bandwidth_gbps": 1.0}}}"#;
+    let directory = tempfile::tempdir().unwrap();
+    let row = |at: u32| format!(r#"{{"timestamp": {at}, "input_length": 512, "output_length": 4, "hash_ids": [7]}}"#);
+    std::fs::write(
+        directory.path().join("trace.jsonl"),
+        format!("{}\n{}\n", row(0), row(5)),
+    )
+    .unwrap();
+    let run = |mode: &str| -> Vec<Value> {
+        let output = Command::new(env!("CARGO_BIN_EXE_ghostfleet"))
+            .current_dir(directory.path())
+            .env("RUST_LOG", "error")
+            .args([
+                "replay",
+                "trace.jsonl",
+                "--request-records",
+                "records.jsonl",
+                "--num-workers",
+                "2",
+            ])
+            .args(["--extra-engine-args", HOST, "--replay-mode", mode])
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let records = std::fs::read_to_string(directory.path().join("records.jsonl")).unwrap();
+        let records = records.lines().map(|line| serde_json::from_str(line).unwrap());
+        let mut records: Vec<Value> = records.collect();
+        records.sort_by_key(|record| record["logical_worker_id"].as_u64());
+        records
+    };
+    let (offline, online) = (run("offline"), run("online"));
+    for records in [&offline, &online] {
+        let reused: Vec<u64> = records
+            .iter()
+            .map(|record| record["reused_input_tokens"].as_u64().unwrap())
+            .collect();
+        assert_eq!(reused, [0, 448], "the last block is computed for its first token");
+    }
+    // Computed, written and read back: 40 + 51.2 + 51.2 ms.
+    let (model, live) = (&offline[1]["first_admit_ms"], &online[1]["first_admit_ms"]);
+    assert!((model.as_f64().unwrap() - 142.4).abs() < 1e-6, "{model}");
+    assert!(live.as_f64().unwrap() >= 141.4, "{live}");
+}

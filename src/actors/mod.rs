@@ -18,6 +18,7 @@
 mod caches;
 pub mod clock;
 mod comebacks;
+mod common_memory;
 mod component_page;
 pub mod control;
 pub mod death;

@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 use tokio::runtime::Handle;
 
 use super::clock::Clock;
+use super::common_memory::CommonMemory;
 use super::recovery::RecoveryLimits;
 use super::rendezvous::TransferModel;
 use super::store_health::StoreHealth;
@@ -210,6 +211,8 @@ pub struct Shared {
     pub max_open_requests: u32,
     /// Bounds of recovery answers.
     pub(super) recovery_limits: RecoveryLimits,
+    /// Memory below the GPU that ranks share.
+    pub(super) common_memory: CommonMemory,
     /// What happens to the fleet's faults and workers.
     pub journal: Arc<Journal>,
     /// How often a dead actor is replaced.
@@ -255,6 +258,7 @@ impl Shared {
             event_advertise,
             server_tls: tls.server,
             recovery_limits: RecoveryLimits::new(dialer.clone()),
+            common_memory: CommonMemory::new(),
             dialer,
             max_open_requests,
             restarts: RestartPolicy::default(),

@@ -24,6 +24,7 @@ use self::handoff::Handoffs;
 pub(super) use self::handoff::{ConnectRendezvous, HandoffParts, SourceFailed, SourceMet, SourceReleased};
 pub(super) use self::look::Holds;
 use super::clock::Clock;
+use super::common_memory::{CommonMemoryOfRank, Rung};
 use super::engine_metrics::{EngineMetrics, Timeline};
 use super::fault_post::FaultPost;
 use super::gauge::RankGauge;
@@ -67,6 +68,8 @@ pub(super) struct RankParts {
     pub(super) handoffs: HandoffParts,
     /// How much is told of forward passes.
     pub(super) forward_passes: Detail,
+    /// Memory that other ranks use, too; `None`: it has its own.
+    pub(super) common_memory: Option<CommonMemoryOfRank>,
     pub(super) faults: Arc<FaultPost>,
     pub(super) liveness: Liveness,
 }
@@ -75,6 +78,8 @@ pub(super) struct RankParts {
 pub struct Rank {
     index: DpRank,
     engine: Box<dyn Engine>,
+    /// Goes after the engine, so that the others hear of that.
+    common_memory: Option<CommonMemoryOfRank>,
     clock: Clock,
     starts_at: SimTime,
     started: bool,
@@ -174,6 +179,7 @@ impl Rank {
         Self {
             index: parts.rank,
             engine: parts.engine,
+            common_memory: parts.common_memory,
             clock: parts.clock,
             starts_at: parts.starts_at,
             started: false,
@@ -269,6 +275,8 @@ impl Rank {
     /// Everything that becomes true at the end of a pass that began at `began`.
     fn complete(&mut self, began: SimTime, now: SimTime) {
         let mut pass = std::mem::take(&mut self.pass);
+        let ends_at = pass.ends_at;
+        self.engine.end_pass(ends_at, &mut pass);
         if let Some(trace) = &self.trace {
             trace.observe(&pass);
         }
@@ -415,6 +423,9 @@ impl Rank {
 
     /// After a turn: put everything on the wire, let go of what is over, tell the load.
     fn settle(&mut self) {
+        if let Some(CommonMemoryOfRank(memory)) = &self.common_memory {
+            memory.ring();
+        }
         let mut dirty = std::mem::take(&mut self.dirty);
         for id in dirty.drain(..) {
             let Some(stream) = self.streams.get_mut(&id) else {
@@ -502,6 +513,9 @@ impl Actor for Rank {
     fn started(&mut self, ctx: &mut Self::Context) {
         ctx.set_mailbox_capacity(MAILBOX);
         self.faults.post.attach(ctx.address().recipient());
+        if let Some(CommonMemoryOfRank(memory)) = &self.common_memory {
+            ctx.add_stream(memory.listen());
+        }
         self.settle();
         let now = self.clock.now();
         ctx.run_later(self.starts_at.since(now), |rank, ctx| {
@@ -509,6 +523,17 @@ impl Actor for Rank {
             rank.advance(ctx);
         });
     }
+}
+
+impl StreamHandler<Rung> for Rank {
+    fn handle(&mut self, _: Rung, ctx: &mut Self::Context) {
+        if self.started && matches!(self.activity, Activity::Idle) {
+            self.wake_later(ctx);
+        }
+    }
+
+    /// The bell is there as long as the rank; its end would not be the rank's.
+    fn finished(&mut self, _: &mut Self::Context) {}
 }
 
 impl Handler<Submit> for Rank {

@@ -127,6 +127,32 @@ pub enum TransferTiming {
     DestinationMissing,
 }
 
+/// Whose the host memory is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum HostScope {
+    /// Each rank has its own.
+    #[default]
+    #[value(name = "dp_rank_local")]
+    DpRankLocal,
+    /// One pool for all ranks that say so.
+    #[value(name = "cluster_shared")]
+    ClusterShared,
+}
+
+/// Whose the disk is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum DiskScope {
+    /// Each rank has its own.
+    #[default]
+    #[value(name = "worker_local")]
+    WorkerLocal,
+    /// One disk for all ranks that say so.
+    #[value(name = "cluster_shared")]
+    ClusterShared,
+}
+
 /// A number that can be computed with: not NaN, not infinite.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(transparent)]

@@ -42,7 +42,6 @@ pub(super) enum Assumed {
     /// Yes or no: the worker decides it by its role and its prefix cache, as the peer's does.
     Either,
     NoneOf,
-    Word(&'static str),
 }
 
 impl Assumed {
@@ -51,7 +50,6 @@ impl Assumed {
             Self::Nothing => value.is_null(),
             Self::Either => value.is_boolean(),
             Self::NoneOf => value == &json!([]),
-            Self::Word(word) => value == &json!(word),
         }
     }
 }
@@ -179,10 +177,7 @@ pub(super) const NESTED: &[Key] = &[
     ("engine.kv_cache_groups", Unmodelled(Assumed::NoneOf)),
     ("engine.kv_cache_capacity_bytes", Unmodelled(Assumed::Nothing)),
     ("engine.native_host_offload", With(&["num_host_blocks"])),
-    (
-        "engine.native_host_offload.scope",
-        Unmodelled(Assumed::Word("dp_rank_local")),
-    ),
+    ("engine.native_host_offload.scope", NotNull("host_offload_scope")),
     ("engine.native_host_offload.num_host_blocks", Count("num_host_blocks")),
     (
         "engine.native_host_offload.d2h_bandwidth_gbps",
@@ -196,12 +191,17 @@ pub(super) const NESTED: &[Key] = &[
         "engine.native_host_offload.latency_to_first_byte_ms",
         NotNull("host_offload_latency_ms"),
     ),
-    // Of pools that workers share.
-    ("engine.native_host_offload.shared_d2h_bandwidth_gbps", NoEffect),
-    ("engine.native_host_offload.shared_h2d_bandwidth_gbps", NoEffect),
-    ("engine.native_host_offload.kv_layout_id", NoEffect),
+    (
+        "engine.native_host_offload.shared_d2h_bandwidth_gbps",
+        NotNull("host_offload_shared_d2h_bandwidth_gbps"),
+    ),
+    (
+        "engine.native_host_offload.shared_h2d_bandwidth_gbps",
+        NotNull("host_offload_shared_h2d_bandwidth_gbps"),
+    ),
+    ("engine.native_host_offload.kv_layout_id", Setting("kv_layout_id")),
     ("engine.g3_offload", With(&["scope", "num_g3_blocks"])),
-    ("engine.g3_offload.scope", Unmodelled(Assumed::Word("worker_local"))),
+    ("engine.g3_offload.scope", NotNull("g3_scope")),
     ("engine.g3_offload.num_g3_blocks", Count("num_g3_blocks")),
     ("engine.g3_offload.latency_to_first_byte_ms", NotNull("g3_latency_ms")),
     (
@@ -212,8 +212,14 @@ pub(super) const NESTED: &[Key] = &[
         "engine.g3_offload.write_bandwidth_gbps",
         NotNull("bandwidth_g2_to_g3_gbps"),
     ),
-    ("engine.g3_offload.shared_read_bandwidth_gbps", NoEffect),
-    ("engine.g3_offload.shared_write_bandwidth_gbps", NoEffect),
+    (
+        "engine.g3_offload.shared_read_bandwidth_gbps",
+        NotNull("g3_shared_read_bandwidth_gbps"),
+    ),
+    (
+        "engine.g3_offload.shared_write_bandwidth_gbps",
+        NotNull("g3_shared_write_bandwidth_gbps"),
+    ),
     ("engine.state_cache", Unmodelled(Assumed::Nothing)),
     ("engine.prefix_match_unit", Unmodelled(Assumed::Nothing)),
     ("engine.kv_transfer_bandwidth", Setting("kv_transfer_bandwidth")),

@@ -7,9 +7,9 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 
 use super::choices::{
-    DisaggregationMode, DiscoveryBackend, EventPlane, Finite, Limit, NativeMode, NatsConnections, Ports, Reasoning,
-    RequestPlane, ResponsePlane, SchedulingPolicy, StartingStatus, TimingModel, TransferTiming, json, ports,
-    table_or_json, word,
+    DisaggregationMode, DiscoveryBackend, DiskScope, EventPlane, Finite, HostScope, Limit, NativeMode, NatsConnections,
+    Ports, Reasoning, RequestPlane, ResponsePlane, SchedulingPolicy, StartingStatus, TimingModel, TransferTiming, json,
+    ports, table_or_json, word,
 };
 use super::labels::Labels;
 use crate::engine::{
@@ -408,6 +408,23 @@ pub struct Settings {
     #[arg(long, value_name = "MS")]
     pub host_offload_latency_ms: Option<Finite>,
 
+    /// Whose host memory --num-host-blocks is [default: `dp_rank_local`]. A `cluster_shared` pool holds that many blocks for all
+    /// workers of this process that say so; it needs --kv-layout-id.
+    #[arg(long, value_name = "SCOPE")]
+    pub host_offload_scope: Option<HostScope>,
+
+    /// GB/s of all workers together from GPU to a `cluster_shared` host; 0: without limit [default: 80].
+    #[arg(long, value_name = "GBPS")]
+    pub host_offload_shared_d2h_bandwidth_gbps: Option<Finite>,
+
+    /// GB/s of all workers together from a `cluster_shared` host to GPU; 0: without limit [default: 80].
+    #[arg(long, value_name = "GBPS")]
+    pub host_offload_shared_h2d_bandwidth_gbps: Option<Finite>,
+
+    /// Name of the layout in which KV is stored in a `cluster_shared` host. Workers that share it must agree on it.
+    #[arg(long, value_name = "NAME")]
+    pub kv_layout_id: Option<String>,
+
     /// Bytes of one token in host memory and below, if other than those of a transfer between workers.
     #[arg(long, value_name = "BYTES")]
     pub kv_cache_bytes_per_token: Option<u64>,
@@ -424,6 +441,19 @@ pub struct Settings {
     /// Time before the first byte of a transfer to or from the disk, ms [default: 0.1 with --num-host-blocks, else 0].
     #[arg(long, value_name = "MS")]
     pub g3_latency_ms: Option<Finite>,
+
+    /// Whose disk --num-g3-blocks below --num-host-blocks is [default: `worker_local`]. A `cluster_shared` disk holds that many
+    /// blocks for all workers of this process that say so.
+    #[arg(long, value_name = "SCOPE")]
+    pub g3_scope: Option<DiskScope>,
+
+    /// GB/s of all workers together from a `cluster_shared` disk to their hosts; 0: without limit [default: 80].
+    #[arg(long, value_name = "GBPS")]
+    pub g3_shared_read_bandwidth_gbps: Option<Finite>,
+
+    /// GB/s of all workers together to a `cluster_shared` disk; 0: without limit [default: 80].
+    #[arg(long, value_name = "GBPS")]
+    pub g3_shared_write_bandwidth_gbps: Option<Finite>,
 
     /// Keep blocks in object storage too.
     #[arg(long, num_args = 0, default_missing_value = "true")]

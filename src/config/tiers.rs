@@ -1,11 +1,11 @@
 //! Settings of the memory for KV below the GPU's: two releases, two rules.
 
 use super::ConfigError;
-use super::choices::Finite;
+use super::choices::{DiskScope, Finite, HostScope};
 use super::layers::Layered;
 use super::rules::refused;
 use super::settings::Settings;
-use crate::engine::{TierBandwidth, TierConfig, Writes};
+use crate::engine::{SharedTier, TierBandwidth, TierConfig, Writes};
 
 /// Blocks of one transfer of evicted blocks, unless given.
 const BATCH_BLOCKS: u32 = 32;
@@ -65,7 +65,25 @@ pub(super) fn tiers(layered: &Layered, s: &Settings) -> Result<Option<TierConfig
         },
         host_latency_ms: or(s.host_offload_latency_ms, 0.0),
         disk_latency_ms: or(s.g3_latency_ms, if of_host { DISK_LATENCY_MS } else { 0.0 }),
+        host_shared: (s.host_offload_scope == Some(HostScope::ClusterShared)).then(|| SharedTier {
+            down: or(s.host_offload_shared_d2h_bandwidth_gbps, SharedTier::GB_S),
+            up: or(s.host_offload_shared_h2d_bandwidth_gbps, SharedTier::GB_S),
+            layout: layout(s),
+        }),
+        disk_shared: (s.g3_scope == Some(DiskScope::ClusterShared)).then(|| SharedTier {
+            down: or(s.g3_shared_write_bandwidth_gbps, SharedTier::GB_S),
+            up: or(s.g3_shared_read_bandwidth_gbps, SharedTier::GB_S),
+            layout: layout(s),
+        }),
     }))
+}
+
+/// What workers that share memory have to agree on.
+fn layout(s: &Settings) -> u64 {
+    SharedTier::layout(
+        s.kv_layout_id.as_deref().unwrap_or_default(),
+        s.aic_tp_size.unwrap_or(1),
+    )
 }
 
 /// Dynamo 1.4.2 takes a batch of no blocks as no word about it.
@@ -101,6 +119,10 @@ pub(super) fn implied(layered: &Layered, s: &Settings) -> Settings {
             host_offload_d2h_bandwidth_gbps: some(speed.g1_to_g2),
             host_offload_h2d_bandwidth_gbps: some(speed.g2_to_g1),
             host_offload_latency_ms: some(tiers.host_latency_ms),
+            host_offload_shared_d2h_bandwidth_gbps: tiers.host_shared.and_then(|shared| some(shared.down)),
+            host_offload_shared_h2d_bandwidth_gbps: tiers.host_shared.and_then(|shared| some(shared.up)),
+            g3_shared_write_bandwidth_gbps: tiers.disk_shared.and_then(|shared| some(shared.down)),
+            g3_shared_read_bandwidth_gbps: tiers.disk_shared.and_then(|shared| some(shared.up)),
             ..Settings::default()
         },
         Writes::OnEviction { batch_blocks } => Settings {
@@ -139,6 +161,25 @@ fn check_company(layered: &Layered, s: &Settings, host: bool, g2: bool) -> Resul
             given(s.host_offload_h2d_bandwidth_gbps),
         ),
         ("host_offload_latency_ms", given(s.host_offload_latency_ms)),
+        (
+            "host_offload_scope",
+            s.host_offload_scope == Some(HostScope::ClusterShared),
+        ),
+        (
+            "host_offload_shared_d2h_bandwidth_gbps",
+            given(s.host_offload_shared_d2h_bandwidth_gbps),
+        ),
+        (
+            "host_offload_shared_h2d_bandwidth_gbps",
+            given(s.host_offload_shared_h2d_bandwidth_gbps),
+        ),
+        ("kv_layout_id", s.kv_layout_id.is_some()),
+        ("g3_scope", s.g3_scope == Some(DiskScope::ClusterShared)),
+        ("g3_shared_read_bandwidth_gbps", given(s.g3_shared_read_bandwidth_gbps)),
+        (
+            "g3_shared_write_bandwidth_gbps",
+            given(s.g3_shared_write_bandwidth_gbps),
+        ),
     ] {
         if said && !host {
             return Err(refused(layered, key, "requires --num-host-blocks"));
@@ -159,12 +200,24 @@ fn check_company(layered: &Layered, s: &Settings, host: bool, g2: bool) -> Resul
         ("g3_latency_ms", given(s.g3_latency_ms)),
         ("bandwidth_g2_to_g4_gbps", given(s.bandwidth_g2_to_g4_gbps)),
         ("bandwidth_g4_to_g2_gbps", given(s.bandwidth_g4_to_g2_gbps)),
-        ("num_g3_blocks", s.num_g3_blocks.is_some_and(|blocks| blocks > 0)),
+        ("num_g3_blocks", has_disk(s)),
         ("enable_g4_storage", s.enable_g4_storage == Some(true)),
     ] {
         if said && !host && !g2 {
             return Err(refused(layered, key, "requires --num-g2-blocks or --num-host-blocks"));
         }
     }
+    if s.g3_scope == Some(DiskScope::ClusterShared) && !has_disk(s) {
+        return Err(refused(layered, "g3_scope", "requires --num-g3-blocks"));
+    }
+    let named = s.kv_layout_id.as_ref().is_some_and(|id| !id.trim().is_empty());
+    if s.host_offload_scope == Some(HostScope::ClusterShared) && !named {
+        let why = "requires --kv-layout-id, a name of your choice for the layout of the stored KV";
+        return Err(refused(layered, "host_offload_scope", why));
+    }
     Ok(())
+}
+
+fn has_disk(s: &Settings) -> bool {
+    s.num_g3_blocks.is_some_and(|blocks| blocks > 0)
 }

@@ -13,7 +13,7 @@ use super::reasoning::Reasoning;
 use super::timing::{Profile, SharedTiming};
 
 pub use sglang::{RadixEviction, SglangConfig, SglangPolicy};
-pub use tiers::{TierBandwidth, TierConfig, Writes};
+pub use tiers::{SharedTier, TierBandwidth, TierConfig, Writes};
 
 /// Scheduler family.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -426,6 +426,21 @@ pub enum ConfigError {
          --num-g2-blocks"
     )]
     DiskOfAggregated,
+    /// Shared memory with the rule of Dynamo 1.4.2.
+    #[error("memory below the GPU is shared with num_host_blocks only; use that instead of num_g2_blocks")]
+    SharedOfWriteThrough,
+    /// Ranks do not mean the same shared memory.
+    #[error(
+        "cluster_shared {what} is used on different terms: {own}, others have {theirs}; give all of its workers the          same settings, kv_layout_id and tensor-parallel size"
+    )]
+    SharedOnOtherTerms {
+        /// The tier.
+        what: &'static str,
+        /// Those of whoever came first.
+        theirs: String,
+        /// Those of this rank.
+        own: String,
+    },
     /// Not a speed or a time.
     #[error("bandwidths between tiers and their latencies must be finite and non-negative")]
     TierBandwidth,

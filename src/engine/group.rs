@@ -135,7 +135,7 @@ pub(crate) fn step_together<M: Member>(members: &mut [M], step: &mut u64, now: S
             again |= engine.leave_step(GroupOutcome { prefilled, worked });
             let load = engine.load();
             left |= load.running + load.waiting > 0;
-            under_way |= engine.wakes_at().is_some();
+            under_way |= engine.is_moving();
         }
         // The count goes on while something is still copied to memory below the GPU, too; waiting for that is no step.
         if left || (under_way && worked) {

@@ -20,6 +20,7 @@ mod sequence;
 pub mod sglang;
 mod slab;
 mod speculation;
+mod tier_use;
 mod timing;
 mod totals;
 mod vllm;
@@ -34,7 +35,7 @@ use crate::types::{
 pub use answer::TokenSource;
 pub use config::{
     CapacityPolicy, ConfigError, EngineConfig, EngineKind, Fidelity, PreemptionMode, RadixEviction, Semantics,
-    SglangConfig, SglangPolicy, Speculation, TierBandwidth, TierConfig, TimingConfig, WorkerRole, Writes,
+    SglangConfig, SglangPolicy, SharedTier, Speculation, TierBandwidth, TierConfig, TimingConfig, WorkerRole, Writes,
 };
 pub use forward::{Forward, Lengths};
 pub use group::{Group, GroupPass};
@@ -42,8 +43,10 @@ pub(crate) use group::{Member, step_together};
 pub use handoff::{Handoff, HandoffFact, HandoffRefused, KvTransfer};
 pub use kv::backend::{EvictionBackend, G1Backend};
 pub use kv::logical::{BlockIdentity, LogicalPool, Registered};
+pub use kv::tiers::SharedMemory;
 pub use reasoning::Reasoning;
 pub use seeded::SeededTokens;
+pub use tier_use::{DiskUse, HostUse, TransferUse};
 pub use timing::{
     DecodeBatch, PassTiming, PrefillBatch, Profile, ProfileError, ProfilePoints, SharedTiming, TimingOfRanks,
 };
@@ -67,9 +70,27 @@ pub fn build(config: &EngineConfig) -> Result<Box<dyn Engine>, ConfigError> {
 /// # Errors
 /// As [`build`].
 pub fn build_with(config: &EngineConfig, timing: Arc<dyn PassTiming>) -> Result<Box<dyn Engine>, ConfigError> {
+    build_among(config, timing, &SharedMemory::new())
+}
+
+/// Like [`build`], of a rank that uses `memory` together with all others that are built with it, as far as the
+/// configuration says so.
+///
+/// # Errors
+/// As [`build`], and if the others use it on other terms.
+pub fn build_in(config: &EngineConfig, memory: &SharedMemory) -> Result<Box<dyn Engine>, ConfigError> {
+    config.validate()?;
+    build_among(config, timing::build(&config.timing), memory)
+}
+
+fn build_among(
+    config: &EngineConfig,
+    timing: Arc<dyn PassTiming>,
+    memory: &SharedMemory,
+) -> Result<Box<dyn Engine>, ConfigError> {
     config.validate()?;
     match config.kind {
-        EngineKind::Vllm | EngineKind::Trtllm => Ok(Box::new(vllm::Vllm::new(config, timing))),
+        EngineKind::Vllm | EngineKind::Trtllm => Ok(Box::new(vllm::Vllm::new(config, timing, memory)?)),
         EngineKind::Sglang => Ok(Box::new(sglang::Sglang::new(config, timing))),
     }
 }
@@ -121,11 +142,37 @@ pub trait Engine: Handoff + Send {
         None
     }
 
+    /// Whether somebody waits whom the next pass would try, or runs.
+    fn is_ready(&self) -> bool {
+        let load = self.load();
+        load.running + load.waiting > 0
+    }
+
+    /// What its own disk has done; `None` without one, or if others use it, too.
+    fn own_disk(&self) -> Option<DiskUse> {
+        None
+    }
+
+    /// Whether something of its own is on its way between its memories, or is over without its having looked.
+    fn is_moving(&self) -> bool {
+        false
+    }
+
+    /// From now on nobody is told of changes below the GPU ([`Pass::tier_events`]), and nothing wakes for that.
+    fn mute_lower(&mut self) {}
+
     /// Between passes, when [`Engine::wakes_at`] says so: ends the transfers below the GPU that are over by `now` and moves
     /// what has changed into `pass`, which holds nothing else afterwards. Nobody runs: use [`Engine::step`] for that.
     fn end_transfers(&mut self, now: SimTime, pass: &mut Pass) {
         let _ = now;
         pass.clear();
+    }
+
+    /// Tells an engine whose memory below the GPU is shared with others that its pass is over at `now`: only then does it
+    /// see what they have done meanwhile, and they what it has computed. Moves what has happened there by then into `pass`,
+    /// which is that pass. To be called at the end of every pass, before it is told; nothing happens without such memory.
+    fn end_pass(&mut self, now: SimTime, pass: &mut Pass) {
+        let _ = (now, pass);
     }
 
     /// Drops every unreferenced cached block; returns the events (empty when nothing was cached).

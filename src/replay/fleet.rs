@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 
 use crate::engine::{
-    self, Engine, EngineConfig, EngineKind, Fidelity, Member, OutputDetail, Pass, PreemptionMode, step_together,
+    self, DiskUse, Engine, EngineConfig, EngineKind, Fidelity, Member, OutputDetail, Pass, PreemptionMode,
+    SharedMemory, step_together,
 };
 use crate::types::SimTime;
 
@@ -48,6 +49,10 @@ pub(crate) struct Worker {
     exact: bool,
     /// Every pass is looked at.
     watched: bool,
+    /// What is on its way between its memories goes on to others when it arrives, whoever waits for it.
+    passes_on: bool,
+    /// Uses memory that other workers use, too.
+    shares: bool,
     /// Steps since the worker last had no request, where it has several ranks.
     step: u64,
     /// Begin of the pass under way.
@@ -86,21 +91,23 @@ fn tokens_follow_passes(config: &EngineConfig) -> bool {
 }
 
 impl Worker {
-    /// Worker number `index` of a fleet.
+    /// Worker number `index` of a fleet whose workers share `memory` as far as they are configured to.
     pub(crate) fn new(
         config: &EngineConfig,
         index: u64,
         ranks: u32,
+        memory: &SharedMemory,
         now: SimTime,
     ) -> Result<Self, engine::ConfigError> {
-        // What the end of the slowest rank brings about is in no quiet pass.
-        let exact = !tokens_follow_passes(config) || (ranks > 1 && config.tiers.is_some());
+        let shares = config.tiers.is_some_and(|tiers| tiers.is_shared());
+        // What the end of the slowest rank, or other workers, bring about is in no quiet pass.
+        let exact = !tokens_follow_passes(config) || (ranks > 1 && config.tiers.is_some()) || shares;
         let config = EngineConfig {
             data_parallel_size: ranks,
             ..config.clone()
         };
         let rank = |rank| {
-            let mut engine = engine::build(&config.of_rank(index, rank))?;
+            let mut engine = engine::build_in(&config.of_rank(index, rank), memory)?;
             engine.set_output_detail(if exact {
                 OutputDetail::EveryToken
             } else {
@@ -123,6 +130,8 @@ impl Worker {
             quiet: false,
             exact,
             watched: false,
+            passes_on: config.tiers.is_some_and(|tiers| tiers.reaches_below_host()),
+            shares,
             step: 0,
             started: now,
             assigned: 0,
@@ -137,7 +146,33 @@ impl Worker {
 
     /// Whether it has nothing to do and nothing to wait for.
     pub(crate) fn is_at_rest(&self) -> bool {
-        !self.busy && !self.listed && self.assigned == 0
+        !self.busy && !self.listed && self.assigned == 0 && !self.is_moving()
+    }
+
+    /// Nobody is told of its memory below the GPU.
+    pub(crate) fn mute_lower(&mut self) {
+        for rank in &mut self.ranks {
+            rank.engine.mute_lower();
+        }
+    }
+
+    /// Whether somebody waits whom the next pass would try.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.ranks.iter().any(|rank| rank.engine.is_ready())
+    }
+
+    /// What disks of its own have done.
+    pub(crate) fn disk(&self) -> Option<DiskUse> {
+        let own = self.ranks.iter().filter_map(|rank| rank.engine.own_disk());
+        own.reduce(|mut all, disk| {
+            all.add(&disk);
+            all
+        })
+    }
+
+    /// Whether it uses memory that other workers use, too.
+    pub(crate) fn shares(&self) -> bool {
+        self.shares
     }
 
     pub(crate) fn is_exact(&self) -> bool {
@@ -147,9 +182,20 @@ impl Worker {
     /// A request that it was given has left it.
     pub(crate) fn lose_one(&mut self) {
         self.assigned -= 1;
-        if self.assigned == 0 {
+        if self.assigned == 0 && !self.shares {
             self.step = 0;
         }
+    }
+
+    /// It has looked at memory that it shares: steps are counted anew when nothing of its own is under way any more.
+    pub(crate) fn rest(&mut self) {
+        if self.assigned == 0 && !self.is_moving() {
+            self.step = 0;
+        }
+    }
+
+    fn is_moving(&self) -> bool {
+        self.ranks.iter().any(|rank| rank.engine.is_moving())
     }
 
     /// Starts the next pass; its end, or `None` without work.
@@ -178,6 +224,7 @@ impl Worker {
     /// When a worker without a pass has to be looked at again because of transfers between its memories, as far as
     /// anybody waits for them or is told of them.
     pub(crate) fn wakes_at(&self, told: bool) -> Option<SimTime> {
+        let told = told || self.passes_on || self.shares;
         let waiting = self.ranks.iter().filter(|_| told || self.assigned > 0);
         waiting.filter_map(|rank| rank.engine.wakes_at()).min()
     }

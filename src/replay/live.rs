@@ -432,6 +432,7 @@ impl LiveRun {
         let used = FleetUse {
             decode: share(&self.serving),
             prefill: self.prefill.as_ref().map(share).unwrap_or_default(),
+            ..FleetUse::default()
         };
         Report::new(self.collector, self.sla, used, source.trajectories(), None, partial)
     }

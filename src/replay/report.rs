@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::engine::{DiskUse, HostUse};
 use crate::types::SimTime;
 
 use super::agentic::GraphSummary;
@@ -76,6 +77,10 @@ pub struct Report {
     pub prefill_worker_seconds: f64,
     /// Decode or aggregated workers times their time, s.
     pub decode_worker_seconds: f64,
+    /// Host memory that workers share.
+    pub shared_host: Option<HostUse>,
+    /// Disks, in sum.
+    pub disk: Option<DiskUse>,
     /// GPUs of a prefill worker (0 without such a pool) and of a decode or aggregated one.
     pub gpus_per_worker: (u32, u32),
     /// Samples of ttft, tpot and e2e.
@@ -117,6 +122,8 @@ pub struct Goodput {
 /// What each side of the fleet cost: worker time in s and GPUs of a worker; aggregated workers count as decode.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct FleetUse {
+    pub(crate) shared_host: Option<HostUse>,
+    pub(crate) disk: Option<DiskUse>,
     pub(crate) prefill: (f64, u32),
     pub(crate) decode: (f64, u32),
 }
@@ -173,6 +180,8 @@ impl Report {
                 ratio(collected.first_reused, collected.input_tokens),
             ),
             committed_prefill_tokens: collected.prefilled,
+            shared_host: used.shared_host,
+            disk: used.disk,
             prefill_worker_seconds: used.prefill.0,
             decode_worker_seconds: used.decode.0,
             gpus_per_worker: (used.prefill.1, used.decode.1),
@@ -225,6 +234,12 @@ impl Report {
         }) else {
             return Value::Null;
         };
+        if let Some(host) = &self.shared_host {
+            report.insert("g2_domains".into(), json!([host]));
+        }
+        if let Some(disk) = &self.disk {
+            report.insert("g3_offload".into(), json!(disk));
+        }
         if let Some(goodput) = self.goodput {
             report.insert("goodput_completed_requests".into(), goodput.requests.into());
             report.insert(

@@ -167,6 +167,37 @@ fn memory_below_the_gpu_needs_the_size_of_a_block_and_a_prefix_cache() {
     ] {
         assert_refused(&scene.run(&[&host[..], &flags].concat()), &[words]);
     }
+    let shared = [&host[..], &["--host-offload-scope", "cluster_shared"]].concat();
+    assert_refused(
+        &scene.run(&shared),
+        &["--host-offload-scope cluster_shared", "requires --kv-layout-id"],
+    );
+    assert_refused(
+        &scene.run(&[&shared[..], &["--kv-layout-id", " "]].concat()),
+        &["requires --kv-layout-id"],
+    );
+    let named = [&shared[..], &["--kv-layout-id", "tp1"]].concat();
+    assert!(
+        scene
+            .printed(&named)
+            .contains("host_offload_shared_d2h_bandwidth_gbps = 80.0")
+    );
+    let disk = [&host[..], &["--g3-scope", "cluster_shared"]].concat();
+    assert_refused(
+        &scene.run(&disk),
+        &["--g3-scope cluster_shared", "requires --num-g3-blocks"],
+    );
+    scene.printed(
+        &[
+            &disk[..],
+            &["--num-g3-blocks", "5", "--g3-shared-read-bandwidth-gbps", "0"],
+        ]
+        .concat(),
+    );
+    assert_refused(
+        &scene.run(&[&tiers[..], &["--kv-layout-id", "x"]].concat()),
+        &["--kv-layout-id x", "requires --num-host-blocks"],
+    );
     assert_refused(
         &scene.run(&["--host-offload-h2d-bandwidth-gbps", "3"]),
         &["requires --num-host-blocks"],

@@ -64,6 +64,8 @@ prop_compose! {
             bytes_per_token: 100_000,
             host_latency_ms: latency_ms,
             disk_latency_ms: latency_ms,
+            host_shared: None,
+            disk_shared: None,
             bandwidth: TierBandwidth {
                 g1_to_g2: speeds[0],
                 g2_to_g1: speeds[1],

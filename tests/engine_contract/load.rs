@@ -55,6 +55,11 @@ impl Shape {
         }
     }
 
+    /// The same with another beginning.
+    pub(crate) fn of_family(self, family: u32) -> Self {
+        Self { family, ..self }
+    }
+
     pub(crate) fn answered(shared: u32, own: u32, tokens: u32) -> Self {
         Self {
             max_tokens: Some(tokens),

@@ -7,6 +7,7 @@ mod driver;
 mod index;
 mod load;
 mod passes;
+mod shared;
 
 use ghostfleet::engine::{
     EngineConfig, EngineKind, Fidelity, HandoffFact, Output, OutputDetail, Semantics, SglangConfig, SglangPolicy,
@@ -217,6 +218,8 @@ fn a_prompt_that_no_pass_can_finish_gives_back_what_was_copied_for_it() {
             bandwidth: TierBandwidth::default(),
             host_latency_ms: 0.0,
             disk_latency_ms: 0.0,
+            host_shared: None,
+            disk_shared: None,
         }),
         ..EngineConfig::default()
     };

@@ -16,6 +16,35 @@ const LIMIT: Duration = Duration::from_secs(30);
 const PROMPT: u32 = 257;
 
 on_each_release! {
+    /// Whatever one worker computes, the other reads from the host that they share. The router sends each request to the next
+    /// worker, so that the same prompt is served by both.
+    fn a_worker_reads_from_shared_host_memory_what_another_one_has_computed(release) {
+        let stack = Stack::on_etcd();
+        let fleet = Fleet::start(
+            &stack,
+            "--num-workers 2 --block-size 16 --num-host-blocks 400 --kv-bytes-per-token 1000 --host-offload-scope cluster_shared \
+             --kv-layout-id tiny --speedup-ratio 0",
+        );
+        let frontend = stack.frontend(release, RouterMode::RoundRobin);
+        let client = frontend.client();
+        client.wait_serving(MODEL, LIMIT);
+        client.wait_instances("generate", 2, LIMIT);
+        let served_by = |topic: u32| {
+            let reply = client.post(COMPLETIONS, &completion(&prompt(topic, PROMPT), 2));
+            assert_eq!(reply.status, 200, "{reply:?}");
+            let cached = reply.body["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64();
+            (fleet.position(reply.served().instance_id), cached.unwrap_or_default())
+        };
+        for topic in 0..4 {
+            let (first, cached) = served_by(topic);
+            assert_eq!(cached, 0, "topic {topic} is new");
+            let (second, cached) = served_by(topic);
+            assert_ne!(first, second);
+            assert_eq!(cached, 256, "topic {topic} is read from the host");
+        }
+        fleet.stop();
+    }
+
     /// Each of two workers has room for two prompts in the GPU and for many in the host. After six topics most prompts are in
     /// the host alone; their requests are answered, by whichever worker, with the prompt read back from there.
     fn blocks_that_left_the_gpu_for_the_host_are_understood(release) {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use actix::prelude::*;
 
+use super::super::common_memory::CommonMemoryOfRank;
 use super::super::kv_publisher::KvPublisher;
 use super::super::kv_trace::KvTrace;
 use super::super::liveness::{Child, Liveness};
@@ -60,7 +61,9 @@ impl Worker {
             .group
             .engine
             .of_rank(self.plan.id.0.into(), self.ranks[index].rank.0);
-        let mut engine = engine::build(&config).map_err(|error| StartError::Engine {
+        let shares = config.tiers.is_some_and(|tiers| tiers.is_shared());
+        let memory = &self.shared.common_memory;
+        let mut engine = engine::build_in(&config, memory.memory()).map_err(|error| StartError::Engine {
             path: self.path(Some(child)),
             reason: error.to_string(),
         })?;
@@ -83,6 +86,7 @@ impl Worker {
             native,
             handoffs,
             forward_passes: self.plan.group.forward_passes,
+            common_memory: shares.then(|| CommonMemoryOfRank(memory.clone())),
             faults: Arc::clone(&self.entry.faults),
             liveness: Liveness::new(ctx.address().recipient(), child, slot.rank_incarnation),
         })

@@ -22,6 +22,43 @@ pub struct TierConfig {
     pub host_latency_ms: f64,
     /// Time before the first byte of each transfer to or from the levels below it, ms.
     pub disk_latency_ms: f64,
+    /// The host memory is one pool for all ranks that say so; only with [`Writes::Through`].
+    pub host_shared: Option<SharedTier>,
+    /// So is the disk; only with [`Writes::Through`].
+    pub disk_shared: Option<SharedTier>,
+}
+
+impl TierConfig {
+    /// Whether other ranks use some of it, too.
+    pub fn is_shared(&self) -> bool {
+        self.host_shared.is_some() || self.disk_shared.is_some()
+    }
+
+    /// Whether there is anything below the host.
+    pub fn reaches_below_host(&self) -> bool {
+        self.disk_blocks > 0 || self.storage
+    }
+}
+
+/// A tier that ranks share, beside what each has to itself: a connection of its own and the latency.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SharedTier {
+    /// GB/s of all ranks together towards the tier; 0: without limit.
+    pub down: f64,
+    /// GB/s of all ranks together from it; 0: without limit.
+    pub up: f64,
+    /// Whoever shares it stores KV of this layout.
+    pub layout: u64,
+}
+
+impl SharedTier {
+    /// GB/s of each direction unless given. Source: Dynamo 1.6.1.
+    pub const GB_S: f64 = 80.0;
+
+    /// What stands for a layout that goes by this name on workers of so many GPUs.
+    pub fn layout(name: &str, tensor_parallel: u32) -> u64 {
+        xxhash_rust::xxh3::xxh3_64_with_seed(name.as_bytes(), u64::from(tensor_parallel))
+    }
 }
 
 /// When blocks are written to the host.
@@ -114,8 +151,13 @@ impl EngineConfig {
         if tiers.writes == Writes::Through && tiers.disk_blocks > 0 && apart {
             return Err(ConfigError::DiskOfAggregated);
         }
-        let latencies = [tiers.host_latency_ms, tiers.disk_latency_ms];
-        if tiers.bandwidth.is_valid() && latencies.iter().all(|ms| ms.is_finite() && *ms >= 0.0) {
+        let shared = tiers.host_shared.into_iter().chain(tiers.disk_shared);
+        if tiers.writes != Writes::Through && shared.clone().next().is_some() {
+            return Err(ConfigError::SharedOfWriteThrough);
+        }
+        let numbers = [tiers.host_latency_ms, tiers.disk_latency_ms].into_iter();
+        let mut numbers = numbers.chain(shared.flat_map(|shared| [shared.down, shared.up]));
+        if tiers.bandwidth.is_valid() && numbers.all(|number| number.is_finite() && number >= 0.0) {
             Ok(())
         } else {
             Err(ConfigError::TierBandwidth)

@@ -211,6 +211,13 @@ impl BlockPool {
         }
     }
 
+    /// Blocks that a transfer reads stay in use until it is over. Only the native pool keeps a book of transfers.
+    pub(crate) fn hold_read(&mut self) {
+        if let Self::Native(pool) = self {
+            pool.hold_read();
+        }
+    }
+
     /// A transfer begins to read these cached blocks. Only the native pool keeps a book of that.
     pub(crate) fn begin_reading(&mut self, id: TransferId, blocks: &[CopyId]) {
         if let Self::Native(pool) = self {

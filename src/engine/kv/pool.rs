@@ -14,7 +14,7 @@
 use hashbrown::HashTable;
 
 use super::logical::BlockIdentity;
-use super::readers::Readers;
+use super::readers::{Held, Readers};
 use super::tiers::TransferId;
 use crate::types::{KvEvent, SequenceHash, StoredBlock};
 
@@ -95,6 +95,8 @@ pub(crate) struct KvPool {
     version: u64,
     /// Transfers out of this pool, once there was one.
     readers: Option<Box<Readers>>,
+    /// Blocks by the transfer that reads them, where they stay in use until it is over.
+    held: Option<Box<Held>>,
     /// Evicted content, when asked for.
     lost: Option<Vec<BlockIdentity>>,
     /// How often a copy was queued, taken out of the queue or passed by in a search.
@@ -116,6 +118,7 @@ impl KvPool {
             inactive: 0,
             version: 0,
             readers: None,
+            held: None,
             lost: None,
             #[cfg(test)]
             touched: 0,
@@ -132,8 +135,17 @@ impl KvPool {
         self.lost.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
+    /// From now on blocks that a transfer reads stay in use until it is over, also when nobody else uses them. They still
+    /// answer lookups.
+    pub(crate) fn hold_read(&mut self) {
+        self.held = Some(Box::default());
+    }
+
     /// A transfer begins to read these cached blocks. `false`: another one still reads some of them.
     pub(crate) fn begin_reading(&mut self, id: TransferId, blocks: &[CopyId]) -> bool {
+        if let Some(held) = &mut self.held {
+            return held.begin(id, blocks);
+        }
         let unused = self.unused();
         let readers = self.readers.get_or_insert_with(|| Box::new(Readers::new(unused)));
         let blocks: Vec<u32> = blocks.iter().map(|&CopyId(at)| at).collect();
@@ -142,13 +154,22 @@ impl KvPool {
 
     /// Whether a transfer reads a cached block.
     pub(crate) fn is_read(&self, CopyId(at): CopyId) -> bool {
-        self.readers
-            .as_ref()
-            .is_some_and(|readers| readers.of_block(at).is_some())
+        self.is_held(at)
+            || self
+                .readers
+                .as_ref()
+                .is_some_and(|readers| readers.of_block(at).is_some())
     }
 
     /// A transfer is over.
     pub(crate) fn end_reading(&mut self, id: TransferId) {
+        // The tail first, so that the head is evicted last.
+        for at in self.held.as_mut().map(|held| held.end(id)).into_iter().flatten().rev() {
+            if self.copies[at as usize].refs == 0 {
+                self.version += 1;
+                self.append(at);
+            }
+        }
         if let Some(readers) = &mut self.readers {
             readers.end(id);
         }
@@ -194,8 +215,13 @@ impl KvPool {
             .map(|&at| CopyId(at))
     }
 
+    /// Whether somebody uses the block, be it a transfer that holds it.
     pub(crate) fn is_referenced(&self, id: CopyId) -> bool {
-        self.copies[id.0 as usize].refs > 0
+        self.copies[id.0 as usize].refs > 0 || self.is_held(id.0)
+    }
+
+    fn is_held(&self, at: u32) -> bool {
+        self.held.as_ref().is_some_and(|held| held.blocks.contains(&at))
     }
 
     /// Puts cached blocks at the front of an empty table and takes a reference on each.
@@ -203,7 +229,7 @@ impl KvPool {
         debug_assert_eq!(table.len(), 0, "hits go in front of everything else");
         self.version += 1;
         for &id in hits {
-            if self.copies[id.0 as usize].refs == 0 {
+            if self.copies[id.0 as usize].refs == 0 && !self.is_held(id.0) {
                 self.unlink(id.0);
             }
             self.copies[id.0 as usize].refs += 1;
@@ -295,7 +321,7 @@ impl KvPool {
         while let Some(CopyId(at)) = table.cached.pop() {
             let copy = &mut self.copies[at as usize];
             copy.refs -= 1;
-            if copy.refs == 0 {
+            if copy.refs == 0 && !self.is_held(at) {
                 self.append(at);
             }
         }

@@ -7,6 +7,7 @@
 use hashbrown::{HashMap, HashSet};
 use rustc_hash::FxBuildHasher;
 
+use super::pool::CopyId;
 use super::tiers::TransferId;
 
 /// Who reads what.
@@ -107,6 +108,35 @@ impl Readers {
 
     fn still(&self, reader: Option<TransferId>) -> Option<TransferId> {
         reader.filter(|reader| self.pending.contains(reader))
+    }
+}
+
+/// Blocks that stay in use while they are read.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    pub(super) blocks: HashSet<u32, FxBuildHasher>,
+    by_reader: HashMap<TransferId, Vec<u32>, FxBuildHasher>,
+}
+
+impl Held {
+    /// A transfer begins to read these blocks. `false`: another one still reads some of them; nothing is changed then.
+    pub(super) fn begin(&mut self, id: TransferId, blocks: &[CopyId]) -> bool {
+        if blocks.iter().any(|CopyId(at)| self.blocks.contains(at)) {
+            return false;
+        }
+        let blocks: Vec<u32> = blocks.iter().map(|&CopyId(at)| at).collect();
+        self.blocks.extend(&blocks);
+        self.by_reader.insert(id, blocks);
+        true
+    }
+
+    /// A transfer is over; what it read.
+    pub(super) fn end(&mut self, id: TransferId) -> Vec<u32> {
+        let blocks = self.by_reader.remove(&id).unwrap_or_default();
+        for at in &blocks {
+            self.blocks.remove(at);
+        }
+        blocks
     }
 }
 

@@ -63,9 +63,14 @@ impl Vllm {
         resident.or_else(|| self.parked_head()).or_else(|| self.waiting.head())
     }
 
-    /// Whether the outcome of trying this head is not known beforehand.
+    /// Whether the outcome of trying this head is not known beforehand. Looks at memory that others use are uses of what is
+    /// there, between which others use something, too; and looks at a disk are counted.
     pub(super) fn may_try(&self, at: u32) -> bool {
-        self.slots[at].resident || self.blocked_at != Some(self.version())
+        let looked_at = self
+            .tiers
+            .as_ref()
+            .is_some_and(|tiers| tiers.is_shared() || tiers.reaches_below_host());
+        looked_at || self.slots[at].resident || self.blocked_at != Some(self.version())
     }
 
     /// Changes whenever the head of the queue might fare differently.
@@ -332,7 +337,7 @@ mod tests {
             }),
             ..EngineConfig::default()
         };
-        let mut engine = Vllm::new(&config, timing::build(&config.timing));
+        let mut engine = Vllm::alone(&config, timing::build(&config.timing));
         let mut now = SimTime::ZERO;
         // Blocks 0 and 1 stay cached.
         engine.submit(cost::request(1, 0, 8, 1), now).unwrap();

@@ -14,7 +14,7 @@ fn engine() -> Vllm {
         block_size: BLOCK,
         ..EngineConfig::default()
     };
-    Vllm::new(&config, timing::build(&config.timing))
+    Vllm::alone(&config, timing::build(&config.timing))
 }
 
 /// A request of a family of its own.
@@ -59,7 +59,7 @@ fn a_request_that_does_not_fit_is_not_tried_again_until_something_changes() {
         num_gpu_blocks: 12,
         ..EngineConfig::default()
     };
-    let mut engine = Vllm::new(&config, timing::build(&config.timing));
+    let mut engine = Vllm::alone(&config, timing::build(&config.timing));
     engine.submit(request(1, 8 * BLOCK + 2, 50), SimTime::ZERO).unwrap();
     engine.submit(request(2, 6 * BLOCK, 5), SimTime::ZERO).unwrap();
     let mut now = engine.step(SimTime::ZERO).unwrap().ends_at;
@@ -88,10 +88,12 @@ fn engine_with_host() -> Vllm {
             bandwidth: TierBandwidth::default(),
             host_latency_ms: 0.0,
             disk_latency_ms: 0.0,
+            host_shared: None,
+            disk_shared: None,
         }),
         ..EngineConfig::default()
     };
-    Vllm::new(&config, timing::build(&config.timing))
+    Vllm::alone(&config, timing::build(&config.timing))
 }
 
 #[test]
@@ -131,7 +133,7 @@ fn an_idle_pool_of_any_size_holds_nothing() {
         num_gpu_blocks: u32::MAX,
         ..EngineConfig::default()
     };
-    let engine = Vllm::new(&config, timing::build(&config.timing));
+    let engine = Vllm::alone(&config, timing::build(&config.timing));
     assert_eq!(engine.pool.available(), u32::MAX - 1);
     assert!(size_of::<Vllm>() < 2048, "{} bytes", size_of::<Vllm>());
 }
@@ -143,7 +145,7 @@ fn a_block_is_hashed_once_in_a_requests_life_however_often_it_is_preempted() {
         num_gpu_blocks: 24,
         ..EngineConfig::default()
     };
-    let mut engine = Vllm::new(&config, timing::build(&config.timing));
+    let mut engine = Vllm::alone(&config, timing::build(&config.timing));
     let (prompt_blocks, answer_blocks) = (5_u32, 6_u32);
     for id in 0..4 {
         engine
@@ -167,7 +169,7 @@ fn an_admission_with_a_cached_prefix_hashes_each_block_of_its_prompt_once() {
         max_num_batched_tokens: None,
         ..EngineConfig::default()
     };
-    let mut engine = Vllm::new(&config, timing::build(&config.timing));
+    let mut engine = Vllm::alone(&config, timing::build(&config.timing));
     let blocks = 512_u32;
     for id in 1..3 {
         let before = engine.hasher.hashed;

@@ -72,7 +72,9 @@ impl Vllm {
         if self.rules.speculates {
             self.settle_bursts();
         }
-        if !self.cadence.is_grouped() {
+        if self.shares_memory() {
+            self.below.closing = Some(pass.ends_at);
+        } else if !self.cadence.is_grouped() {
             self.close_lower(pass.ends_at, pass);
         }
         self.tell_earlier(pass);

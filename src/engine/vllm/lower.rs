@@ -24,6 +24,8 @@ pub(super) struct Below {
     progress: u64,
     /// A transfer is over since the first destination was tried, which may have waited for it.
     pub(super) over: bool,
+    /// The pass under way ends then, which memory that others use must not see before.
+    pub(super) closing: Option<SimTime>,
 }
 
 impl Below {
@@ -111,6 +113,7 @@ impl Vllm {
                 slot.lower.rounds = 0;
             }
             slot.lower.rounds += 1;
+            tiers.note_round(slot.lower.rounds);
         }
         if blocks > 0 {
             self.hasher.block(&mut slot.sequence, blocks - 1);
@@ -193,6 +196,10 @@ impl Vllm {
         let free = readers.iter().map(|&id| tiers.end_of_store(id)).max();
         let id = tiers.load(at, identities.clone(), now, free.unwrap_or(now));
         tiers.let_go(&identities);
+        let Some(id) = id else {
+            self.pool.release(&mut self.slots[at].sequence.table);
+            return false;
+        };
         let needs = self.rules.blocks(self.slots[at].sequence.len());
         let in_gpu = u32::try_from(self.scratch.hits.len()).unwrap_or(u32::MAX);
         self.slots[at].lower.load = Load::Coming { id, needs, in_gpu };
@@ -260,8 +267,9 @@ impl Vllm {
     }
 
     /// Prepares the stores of what the pass has computed, in the order of the running list.
-    pub(super) fn prepare_stores(&mut self) {
-        if !std::mem::take(&mut self.below.retry) {
+    pub(super) fn prepare_stores(&mut self, now: SimTime) {
+        // Others may have made room in what they share.
+        if !std::mem::take(&mut self.below.retry) && !self.shares_memory() {
             return;
         }
         let mut storing = std::mem::take(&mut self.below.storing);
@@ -271,7 +279,7 @@ impl Vllm {
             };
             let served = self.is_served(index);
             self.below.retry |= !served;
-            !served || !self.prepare_store(at)
+            !served || !self.prepare_store(at, now)
         });
         self.below.storing = storing;
     }
@@ -288,7 +296,7 @@ impl Vllm {
     }
 
     /// Prepares the store of what a request's prompt has more than the host. Returns whether the whole prompt is done with.
-    fn prepare_store(&mut self, at: u32) -> bool {
+    fn prepare_store(&mut self, at: u32, now: SimTime) -> bool {
         let Some(tiers) = &mut self.tiers else { return true };
         let slot = &mut self.slots[at];
         let all = slot.sequence.prompt_len() / self.rules.block_size;
@@ -320,7 +328,7 @@ impl Vllm {
                 .iter()
                 .map(|&index| self.hasher.identity(sequence, index))
                 .collect();
-            let Some(id) = tiers.prepare(blocks, &hashes[from as usize..end as usize]) else {
+            let Some(id) = tiers.prepare(blocks, &hashes[from as usize..end as usize], now) else {
                 return false;
             };
             self.pool.begin_reading(id, &copies);
@@ -358,6 +366,9 @@ impl Vllm {
     /// which stops the reference emulator for good, the last of these requests gives its own up; it is copied again, or
     /// found in the GPU, when its turn comes. Returns whether there was one.
     pub(super) fn give_up_copies(&mut self) -> bool {
+        if self.tiers.as_ref().is_some_and(|tiers| tiers.may_go_on()) {
+            return false;
+        }
         let head = self.below.parked.head();
         let holds = |at: &u32| matches!(self.slots[*at].lower.load, Load::Here { .. }) && Some(*at) != head;
         let Some(at) = self.below.parked.iter().rev().find(holds) else {
@@ -378,6 +389,11 @@ impl Vllm {
         }
         self.settle(end, pass);
         self.tell_lower(pass);
+    }
+
+    /// Whether the end of a pass is to be waited for before anything happens to the memory below.
+    pub(super) fn shares_memory(&self) -> bool {
+        self.tiers.as_ref().is_some_and(|tiers| tiers.is_shared())
     }
 
     /// When the next transfer is over.
@@ -443,10 +459,12 @@ mod tests {
                 bandwidth: TierBandwidth::default(),
                 host_latency_ms: 0.0,
                 disk_latency_ms: 0.0,
+                host_shared: None,
+                disk_shared: None,
             }),
             ..EngineConfig::default()
         };
-        let mut engine = Vllm::new(&config, timing::build(&config.timing));
+        let mut engine = Vllm::alone(&config, timing::build(&config.timing));
         let mut now = SimTime::ZERO;
         for (id, family, prompt_len) in [(1, 0, 8), (2, 1, 16)] {
             engine.submit(cost::request(id, family, prompt_len, 1), now).unwrap();

@@ -43,20 +43,20 @@ use crate::types::{EngineRequest, HashSalt, KvEvent, Load, LowerTier, RequestId,
 
 use super::answer::{Answer, Generator};
 use super::calendar::{Calendar, Entry};
-use super::config::{EngineConfig, WorkerRole, Writes};
+use super::config::{ConfigError, EngineConfig, WorkerRole, Writes};
 use super::forward::Lengths;
 use super::handoff::{Desk, Reserves};
 use super::kv::backend::BlockPool;
 use super::kv::logical::BlockIdentity;
 use super::kv::pool::{BlockTable, CopyId, EventStyle};
 use super::kv::run::StoredRun;
-use super::kv::tiers::Tiers;
+use super::kv::tiers::{SharedMemory, Tiers};
 use super::sequence::{Sequence, SequenceHasher};
 use super::slab::Slab;
 use super::speculation::Acceptance;
 use super::timing::{PassClock, PassTiming};
 use super::totals::{Totals, count};
-use super::{Engine, Listing, Output, Pass, Rejected};
+use super::{DiskUse, Engine, Listing, Output, Pass, Rejected};
 use cadence::Cadence;
 use emit::DecodeBatch;
 use lanes::Lanes;
@@ -250,7 +250,24 @@ struct Prefill {
 
 impl Vllm {
     /// `config` is valid; `timing` is the model that it names or one given from outside.
-    pub(crate) fn new(config: &EngineConfig, timing: Arc<dyn PassTiming>) -> Self {
+    ///
+    /// # Errors
+    /// Others use `memory` on other terms.
+    pub(crate) fn new(
+        config: &EngineConfig,
+        timing: Arc<dyn PassTiming>,
+        memory: &SharedMemory,
+    ) -> Result<Self, ConfigError> {
+        let tiers = config.tiers.as_ref().map(|tiers| {
+            let instant = config.speedup_ratio == 0.0;
+            Tiers::new(tiers, config.block_size, instant, memory).map(Box::new)
+        });
+        let mut tiers = tiers.transpose()?;
+        if config.role == WorkerRole::Decode
+            && let Some(tiers) = &mut tiers
+        {
+            tiers.mute();
+        }
         let rules = Rules::new(config);
         let generator = Generator::new(config.token_source, config.seed, config.token_ids).thinking(config.reasoning);
         let style = if rules.real {
@@ -262,7 +279,10 @@ impl Vllm {
         if config.tiers.is_some_and(|tiers| tiers.writes != Writes::Through) {
             pool.keep_lost();
         }
-        Self {
+        if tiers.as_ref().is_some_and(|tiers| tiers.holds_sources()) {
+            pool.hold_read();
+        }
+        Ok(Self {
             clock: PassClock::new(config, timing),
             acceptance: config
                 .speculation
@@ -280,10 +300,7 @@ impl Vllm {
             prefilling: Vec::new(),
             calendar: Calendar::default(),
             desk: Desk::default(),
-            tiers: config
-                .tiers
-                .as_ref()
-                .map(|tiers| Box::new(Tiers::new(tiers, config.block_size, config.speedup_ratio == 0.0))),
+            tiers,
             below: Below::default(),
             cadence: Cadence::new(config),
             unheard: Box::default(),
@@ -299,7 +316,13 @@ impl Vllm {
             #[cfg(test)]
             visits: 0,
             rules,
-        }
+        })
+    }
+
+    /// With memory of its own only.
+    #[cfg(test)]
+    fn alone(config: &EngineConfig, timing: Arc<dyn PassTiming>) -> Self {
+        Self::new(config, timing, &SharedMemory::new()).expect("nobody to disagree with")
     }
 
     /// Whether the next pass has to look at the waiting queue.
@@ -408,7 +431,7 @@ impl Vllm {
         if !work.preempted {
             self.admit(&mut work, pass);
         }
-        self.prepare_stores();
+        self.prepare_stores(now);
         if self.lanes.is_empty() && !work.preempted && self.scratch.rejected.is_empty() {
             return false;
         }
@@ -466,10 +489,17 @@ impl Engine for Vllm {
         pass.clear();
         self.listing.begin();
         self.use_pass_end(now);
+        if let Some(end) = self.below.closing.take() {
+            self.close_lower(end, pass);
+        }
         self.settle(now, pass);
         let asleep = self.is_asleep();
         loop {
-            if self.try_pass(now, pass) {
+            let runs = self.try_pass(now, pass);
+            if let Some(tiers) = &mut self.tiers {
+                tiers.note_pass(runs);
+            }
+            if runs {
                 return true;
             }
             match self.next_transfer_end() {
@@ -491,6 +521,9 @@ impl Engine for Vllm {
 
     fn step_quiet(&mut self, now: SimTime) -> Option<SimTime> {
         self.use_pass_end(now);
+        if self.shares_memory() {
+            return None;
+        }
         // Each end of a pass may give a destination its blocks, and somebody has to hear of it.
         if self.desk.has_pending() || self.wakes_at().is_some_and(|at| at <= now) {
             return None;
@@ -571,13 +604,43 @@ impl Engine for Vllm {
         self.tiers.as_ref().and_then(|tiers| tiers.wakes_at())
     }
 
+    fn mute_lower(&mut self) {
+        if let Some(tiers) = &mut self.tiers {
+            tiers.mute();
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        let tried = !self.waiting.is_empty() || self.below.parked.head().is_some() || self.desk.has_pending();
+        !self.lanes.is_empty() || tried
+    }
+
+    fn own_disk(&self) -> Option<DiskUse> {
+        self.tiers.as_ref()?.own_disk()
+    }
+
+    fn is_moving(&self) -> bool {
+        self.tiers.as_ref().is_some_and(|tiers| tiers.is_moving())
+    }
+
     fn join_step(&mut self, step: u64) {
         self.cadence.join(step);
     }
 
     fn end_step(&mut self, end: SimTime, pass: &mut Pass) -> bool {
+        if self.shares_memory() {
+            self.below.closing = Some(end);
+            return false;
+        }
         self.close_lower(end, pass);
         self.tell_lower(pass)
+    }
+
+    fn end_pass(&mut self, now: SimTime, pass: &mut Pass) {
+        if self.below.closing.take().is_some() {
+            self.close_lower(now, pass);
+            pass.load = self.load();
+        }
     }
 
     fn end_transfers(&mut self, now: SimTime, pass: &mut Pass) {

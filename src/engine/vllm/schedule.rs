@@ -367,7 +367,7 @@ mod tests {
             long_prefill_token_threshold_adaptive: adaptive,
             ..EngineConfig::default()
         };
-        let mut engine = Vllm::new(&config, timing::build(&config.timing));
+        let mut engine = Vllm::alone(&config, timing::build(&config.timing));
         engine.record_schedule(true);
         for family in 0..requests {
             let request = cost::request(u64::from(family), family, 100, 5);

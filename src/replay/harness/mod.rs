@@ -1,7 +1,8 @@
 //! The virtual clock: settle everything at one instant, jump to the next.
 //!
-//! At one instant, repeated until nothing changes: transfers of idle workers between their memories; passes that end (prefill pool first, by worker), their cache changes
-//! and outputs in order, requests that the router lets go; workers that become ready; KV that has arrived, orders to
+//! At one instant, repeated until nothing changes: transfers of idle workers between their memories; passes that end (prefill
+//! pool first, by worker), their cache changes and outputs in order, requests that the router lets go; what these passes did
+//! to memory that idle workers share; workers that become ready; KV that has arrived, orders to
 //! workers; arrivals; then idle workers start passes, lowest number first; drained workers leave; last, a policy that
 //! scales is asked. Source: Dynamo 1.6.1 offline replay.
 
@@ -10,13 +11,14 @@ mod handoff;
 mod passes;
 mod pool;
 pub(super) mod routing;
+mod sharing;
 mod spec;
 mod ticks;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::engine::{EngineKind, HandoffFact, Semantics};
+use crate::engine::{DiskUse, EngineKind, HandoffFact, Semantics, SharedMemory};
 use crate::types::{SimTime, Token};
 
 use super::collector::Collector;
@@ -29,6 +31,7 @@ use super::source::Source;
 use handoff::{Handoffs, PREFILL};
 use pool::Pool;
 use routing::Side;
+use sharing::Sharing;
 use spec::CLOCK_END;
 use ticks::{FirstTokens, Scaling};
 
@@ -79,6 +82,11 @@ pub struct Harness {
     collector: Collector,
     events_at_start: bool,
     looks_between_passes: bool,
+    sharing: Sharing,
+    /// Counts what has happened.
+    turns: u64,
+    /// What disks of workers did that are gone.
+    disk_of_gone: Option<DiskUse>,
     /// Arrivals come before orders of handoffs, not behind them (Dynamo 1.4.2).
     arrivals_first: bool,
     sla: Sla,
@@ -105,9 +113,10 @@ impl Harness {
         {
             return Err(ReplayError::NoWorkers);
         }
+        let shared = SharedMemory::new();
         let arrivals_first = fleet.serving.engine.semantics == Semantics::V1_4_2;
         let (pools, handoffs) = match fleet.prefill {
-            None => (vec![Pool::new(fleet.serving, router, Side::Aggregated)?], None),
+            None => (vec![Pool::new(fleet.serving, router, Side::Aggregated, &shared)?], None),
             Some(prefill) => {
                 let whole_answers = prefill.whole_answers;
                 let handoffs = Handoffs::new(
@@ -117,8 +126,8 @@ impl Harness {
                     whole_answers,
                 );
                 let pools = vec![
-                    Pool::new(prefill.pool, router, Side::Prefill)?,
-                    Pool::new(fleet.serving, router, Side::Decode)?,
+                    Pool::new(prefill.pool, router, Side::Prefill, &shared)?,
+                    Pool::new(fleet.serving, router, Side::Decode, &shared)?,
                 ];
                 (pools, Some(handoffs))
             }
@@ -141,6 +150,9 @@ impl Harness {
             collector: Collector::default(),
             events_at_start: fleet.events_at_start,
             looks_between_passes: fleet.looks_between_passes,
+            sharing: Sharing::new(shared, &pools),
+            turns: 0,
+            disk_of_gone: None,
             arrivals_first,
             sla: Sla::default(),
             max_sim_time: None,
@@ -274,6 +286,7 @@ impl Harness {
 
     /// A fleet with host memory is at rest when what is on its way there has arrived.
     fn come_to_rest(&mut self) {
+        self.rest_shared();
         let idle_since = self.now;
         for pool in &mut self.pools {
             for (_, worker) in pool.workers() {
@@ -290,7 +303,11 @@ impl Harness {
     }
 
     fn report(mut self, ended_at: SimTime, source: &dyn Source, partial: bool) -> Report {
-        let mut used = FleetUse::default();
+        let mut used = FleetUse {
+            shared_host: self.sharing.memory.host(),
+            disk: self.disk(),
+            ..FleetUse::default()
+        };
         for (at, pool) in self.pools.iter_mut().enumerate() {
             // The loop of 1.4.2 for a single worker knows no other time than that of the last completion.
             let seconds = if self.looks_between_passes {
@@ -331,7 +348,10 @@ impl Harness {
         let other = self.others.peek().map(|Reverse((at, _))| *at);
         let wake = self.wakes.peek().map(|Reverse((at, _))| *at);
         let tick = self.scaling.as_ref().and_then(|scaling| scaling.next);
-        [source.next_at(), other, wake, tick].into_iter().flatten().min()
+        [source.next_at(), other, wake, self.next_look(), tick]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Whether what is due has to wait for the end of the pass of the only worker.
@@ -376,11 +396,17 @@ impl Harness {
                 self.wakes.pop();
                 self.wake(place);
             }
+            let turns = self.turns;
+            self.look_at_shared();
+            let passes = self.passes.len();
             while let Some(&Reverse((at, place))) = self.passes.peek()
                 && at <= self.now
             {
                 self.passes.pop();
                 self.finish_pass(place, source);
+            }
+            if self.passes.len() < passes {
+                self.look_at_shared();
             }
             while let Some(&Reverse((at, due))) = self.others.peek()
                 && at <= self.now
@@ -397,6 +423,7 @@ impl Harness {
             }
             self.welcome(source);
             let ended = self.ended;
+            let arrived = self.flights.len();
             if self.arrivals_first {
                 self.take_arrivals(source);
                 self.carry_out(source);
@@ -404,10 +431,19 @@ impl Harness {
                 self.carry_out(source);
                 self.take_arrivals(source);
             }
-            self.start_ready(source);
+            self.turns += u64::from(self.flights.len() != arrived);
+            if self.sharing.any {
+                self.start_sharers(source);
+            } else {
+                self.start_ready(source);
+            }
             let (now, collector) = (self.now, &mut self.collector);
             for pool in &mut self.pools {
+                let disk = &mut self.disk_of_gone;
                 pool.sweep(now, |mut worker| {
+                    if let Some(gone) = worker.disk() {
+                        disk.get_or_insert_default().add(&gone.gone());
+                    }
                     for rank in &mut worker.ranks {
                         rank.line.finish(|gap, requests| collector.gap(gap, requests));
                     }
@@ -418,12 +454,14 @@ impl Harness {
             }
             let pass_due = self.passes.peek().is_some_and(|Reverse((at, _))| *at <= now);
             let other_due = self.others.peek().is_some_and(|Reverse((at, _))| *at <= now)
-                || self.wakes.peek().is_some_and(|Reverse((at, _))| *at <= now);
+                || self.wakes.peek().is_some_and(|Reverse((at, _))| *at <= now)
+                || self.next_look().is_some_and(|at| at <= now);
             let arrival_due = !self.looks_away() && source.next_at().is_some_and(|at| at <= now);
             // A closed loop goes on when a request ends, also in a pass that takes no time.
             let place_free = self.ended > ended && !self.looks_away();
+            let stuck = self.turns != turns && !self.sharing.stuck.is_empty();
             let ordered = self.handoffs.as_ref().is_some_and(Handoffs::has_orders);
-            if pass_due || other_due || arrival_due || place_free || ordered || !self.ready.is_empty() {
+            if pass_due || other_due || arrival_due || place_free || ordered || stuck || !self.ready.is_empty() {
                 continue;
             }
             let over = self.flights.len() == 0 && source.is_drained();

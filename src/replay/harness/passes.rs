@@ -20,11 +20,15 @@ impl Harness {
         let told = pool.router.hears_lower();
         let worker = pool.worker(place.worker);
         let Some(ends_at) = worker.start(now) else {
-            if let Some(at) = worker.wakes_at(told) {
+            // Others may change when a worker that shares memory has to look.
+            if !worker.shares()
+                && let Some(at) = worker.wakes_at(told)
+            {
                 self.wakes.push(std::cmp::Reverse((at.max(now), place)));
             }
             return;
         };
+        self.turns += 1;
         self.passes.push(std::cmp::Reverse((ends_at, place)));
         // Orders wait for its end, which must not be passed over then.
         worker.quiet &= worker.commands.is_empty();
@@ -77,16 +81,15 @@ impl Harness {
     /// A worker without a pass may go on, or has something to tell of its memory below the GPU.
     pub(super) fn wake(&mut self, place: Place) {
         let now = self.now;
+        self.turns += 1;
         let pool = &mut self.pools[place.pool as usize];
         if !pool.has(place.worker) || pool.worker(place.worker).busy {
             return;
         }
-        let told = if pool.router.hears_lower() {
-            pool.spec.dp_size
-        } else {
-            0
-        };
-        for rank_number in 0..told {
+        let told = pool.router.hears_lower();
+        let shares = pool.shares();
+        let looks = if told || shares { pool.spec.dp_size } else { 0 };
+        for rank_number in 0..looks {
             let rank = &mut pool.worker(place.worker).ranks[rank_number as usize];
             let mut pass = std::mem::take(&mut rank.pass);
             rank.engine.end_transfers(now, &mut pass);
@@ -95,15 +98,50 @@ impl Harness {
                 rank: rank_number,
             };
             pool.router.apply(target, &mut pass.kv_events, now);
-            pool.router.apply_lower(target, &mut pass.tier_events, now);
+            if told {
+                pool.router.apply_lower(target, &mut pass.tier_events, now);
+            }
             pool.worker(place.worker).ranks[rank_number as usize].pass = pass;
         }
+        if shares {
+            pool.worker(place.worker).rest();
+        }
         self.list(place);
+    }
+
+    /// Ranks of a worker that shares memory see what others have done to it during the pass that ends, and let them see what
+    /// they have computed.
+    fn end_shared(&mut self, place: Place) {
+        let now = self.now;
+        let pool = &mut self.pools[place.pool as usize];
+        if !pool.shares() {
+            return;
+        }
+        for rank_number in 0..pool.spec.dp_size {
+            let rank = &mut pool.worker(place.worker).ranks[rank_number as usize];
+            let mut pass = std::mem::take(&mut rank.pass);
+            let idle = rank.doing == Doing::Nothing;
+            if idle {
+                pass.clear();
+            }
+            rank.engine.end_pass(now, &mut pass);
+            if idle {
+                let target = Target {
+                    worker: place.worker,
+                    rank: rank_number,
+                };
+                pool.router.apply(target, &mut pass.kv_events, now);
+                pool.router.apply_lower(target, &mut pass.tier_events, now);
+            }
+            pool.worker(place.worker).ranks[rank_number as usize].pass = pass;
+        }
     }
 
     /// The pass of a worker ends now.
     pub(super) fn finish_pass(&mut self, place: Place, source: &mut dyn Source) {
         let now = self.now;
+        self.end_shared(place);
+        self.turns += 1;
         let pool = &mut self.pools[place.pool as usize];
         let dp_size = pool.spec.dp_size;
         let idle_tells = self.scaling.is_some() && pool.spec.engine.semantics == Semantics::V1_4_2;
@@ -154,6 +192,10 @@ impl Harness {
             }
             self.pools[place.pool as usize].worker(place.worker).ranks[rank_number as usize].pass = pass;
             self.hear_facts(place, rank_number);
+        }
+        let pool = &mut self.pools[place.pool as usize];
+        if pool.shares() {
+            pool.worker(place.worker).rest();
         }
         self.list(place);
     }

@@ -1,6 +1,6 @@
 //! Workers of one kind behind one router: who is there, who may be sent to, who comes and goes.
 
-use crate::engine;
+use crate::engine::{self, DiskUse, SharedMemory};
 use crate::router::RouterError;
 use crate::types::{SimTime, Token};
 
@@ -22,6 +22,7 @@ pub(super) struct Pool {
     /// Of those that only finish what they have.
     draining: Vec<u32>,
     watched: bool,
+    memory: SharedMemory,
     /// Time of all workers up to `counted`, ms.
     worker_ms: f64,
     counted: SimTime,
@@ -29,7 +30,12 @@ pub(super) struct Pool {
 
 impl Pool {
     /// A pool whose first workers are ready.
-    pub(super) fn new(spec: PoolSpec, router: &RouterSpec, side: Side) -> Result<Self, engine::ConfigError> {
+    pub(super) fn new(
+        spec: PoolSpec,
+        router: &RouterSpec,
+        side: Side,
+        memory: &SharedMemory,
+    ) -> Result<Self, engine::ConfigError> {
         let mut pool = Self {
             router: PoolRouter::new(router, &spec, side),
             workers: Vec::new(),
@@ -37,6 +43,7 @@ impl Pool {
             starting: Vec::new(),
             draining: Vec::new(),
             watched: false,
+            memory: memory.clone(),
             worker_ms: 0.0,
             counted: SimTime::ZERO,
             spec,
@@ -57,9 +64,18 @@ impl Pool {
     }
 
     fn build(&mut self, now: SimTime) -> Result<u32, engine::ConfigError> {
-        let mut worker = Worker::new(&self.spec.engine, self.workers.len() as u64, self.spec.dp_size, now)?;
+        let mut worker = Worker::new(
+            &self.spec.engine,
+            self.workers.len() as u64,
+            self.spec.dp_size,
+            &self.memory,
+            now,
+        )?;
         if self.watched {
             worker.watch();
+        }
+        if !self.router.hears_lower() {
+            worker.mute_lower();
         }
         self.workers.push(Some(Box::new(worker)));
         Ok(u32::try_from(self.workers.len() - 1).unwrap_or(u32::MAX))
@@ -174,6 +190,24 @@ impl Pool {
     pub(super) fn worker_seconds(&mut self, now: SimTime) -> f64 {
         self.count(now);
         self.worker_ms / 1e3
+    }
+
+    /// Whether its workers use memory that others use, too.
+    pub(super) fn shares(&self) -> bool {
+        self.spec.engine.tiers.is_some_and(|tiers| tiers.is_shared())
+    }
+
+    /// Of the workers without a pass that share memory: who has to look at it when, by number.
+    pub(super) fn looks(&self) -> impl Iterator<Item = (u32, SimTime)> {
+        let numbered = (0..).zip(&self.workers);
+        let idle = numbered.filter_map(|(number, worker)| Some((number, worker.as_deref()?)));
+        let idle = idle.filter(|(_, worker)| worker.shares() && !worker.busy);
+        idle.filter_map(|(number, worker)| Some((number, worker.wakes_at(true)?)))
+    }
+
+    /// What disks of its workers have done.
+    pub(super) fn disks(&self) -> impl Iterator<Item = DiskUse> {
+        self.workers.iter().flatten().filter_map(|worker| worker.disk())
     }
 
     /// Every worker that is there, with its number.

@@ -149,6 +149,9 @@ pub enum ReplayError {
     /// Something waits for what cannot come.
     #[error("replay cannot go on: {0} requests are in flight and no event is due")]
     DeadEnd(usize),
+    /// Memory that workers share does not come to rest.
+    #[error("replay cannot go on: at {0} ms transfers between shared memories take no time and do not end")]
+    EndlessTransfers(f64),
     /// The workload has more to come and does not say when.
     #[error("replay cannot go on: nothing is in flight and the rest of the workload is never due")]
     NeverDue,

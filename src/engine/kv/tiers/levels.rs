@@ -1,213 +1,361 @@
-//! What is below the host: which blocks go down to it, and which are brought up from it.
+//! A tier below the host: disk (G3) or object storage (G4), of one rank or one that many ranks share.
+//!
+//! The level sees its transfers end at once, whoever looks; the rank that they belong to hears of it at its next look.
+//! Source: Dynamo 1.6.1 engine core (`g3_offload`, both scopes), Dynamo 1.4.2 (G3, G4).
+
+use std::collections::BTreeMap;
+
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
 
 use super::super::logical::BlockIdentity;
-use super::link::{Direction, Shared, Speed, TransferId};
+use super::link::{ClientId, Direction, Job, Shared, Speed, TransferId};
+use super::news::News;
+use super::sharing::Changes;
 use super::store::{Presence, Store};
-use super::{Tiers, Transfer, Way, hashes};
-use crate::types::{LowerTier, SequenceHash, SimTime};
+use super::{bytes_of, hashes};
+use crate::engine::tier_use::{DiskUse, TransferUse};
+use crate::types::{LowerTier, SequenceHash, SimTime, TierEvent};
 
-/// A tier below the host and the connection to it, which its transfers share.
+/// A transfer between the host and a level.
+#[derive(Debug)]
+pub(super) struct Transfer {
+    pub(super) client: ClientId,
+    /// `Up` brings blocks to the host.
+    pub(super) direction: Direction,
+    pub(super) blocks: Vec<BlockIdentity>,
+    sent: SimTime,
+}
+
+/// A rank with access to the level.
+#[derive(Debug)]
+struct Client {
+    speed: Speed,
+    /// What is done as far as the level is concerned, in the order of the ends.
+    ended: Vec<(SimTime, Transfer)>,
+    /// The level's age when it last looked.
+    seen: u64,
+    /// What it has to tell; `None`: nobody asks.
+    news: Option<News>,
+}
+
+/// See the module's text.
 #[derive(Debug)]
 pub(super) struct Level {
     pub(super) tier: LowerTier,
-    pub(super) store: Store,
+    block_bytes: u64,
+    store: Store,
     link: Shared,
-    /// What is done as far as this level is concerned, in the order of the ends.
-    ended: Vec<(SimTime, TransferId)>,
+    clients: BTreeMap<ClientId, Client>,
+    transfers: HashMap<TransferId, Transfer, FxBuildHasher>,
+    next_id: u64,
+    now: SimTime,
+    /// Transfers that are over.
+    age: u64,
+    version: u64,
+    changes: Option<Changes>,
+    /// Who wrote what, where it may be somebody else who reads it.
+    writers: HashMap<SequenceHash, ClientId, FxBuildHasher>,
+    used: DiskUse,
 }
 
 impl Level {
-    pub(super) fn new(tier: LowerTier, blocks: u32, speed: Speed) -> Self {
+    /// A level of `blocks` blocks that all ranks together load no more than `cap`; of many ranks if there are `changes` to
+    /// be told to them.
+    pub(super) fn new(tier: LowerTier, blocks: u32, block_bytes: u64, cap: Speed, changes: Option<Changes>) -> Self {
         Self {
             tier,
+            block_bytes,
             store: Store::new(blocks),
-            link: Shared::new(speed),
+            link: Shared::new(cap),
+            clients: BTreeMap::new(),
+            transfers: HashMap::default(),
+            next_id: 0,
+            now: SimTime::ZERO,
+            age: 0,
+            version: 0,
+            changes,
+            writers: HashMap::default(),
+            used: DiskUse::default(),
+        }
+    }
+
+    /// Lets a rank in; it is told at once of what is there.
+    pub(super) fn admit(&mut self, client: ClientId, speed: Speed) {
+        let mut news = News::new(self.tier);
+        news.tell_of(&self.store);
+        let state = Client {
+            speed,
             ended: Vec::new(),
-        }
+            seen: self.age,
+            news: Some(news),
+        };
+        self.clients.insert(client, state);
     }
 
-    /// When something happens to a transfer next.
-    pub(super) fn next(&self) -> Option<SimTime> {
-        let ended = self.ended.first().map(|&(at, _)| at);
-        ended.or_else(|| self.link.next())
+    pub(super) fn is_shared(&self) -> bool {
+        self.changes.is_some()
     }
-}
 
-impl Tiers {
-    /// Sends for all blocks of `prompt` that only a level below the host has, block by block, up to the first that is
-    /// nowhere or that the host has no room for. `None`: there is nothing to wait for; else whether something was sent for.
-    pub(super) fn promote(&mut self, reader: u32, prompt: &[BlockIdentity], now: SimTime) -> Option<bool> {
-        if self.levels.is_empty() {
-            return None;
-        }
-        if now > self.attempted_at {
-            self.attempted_at = now;
-            self.attempted.clear();
-        }
-        let keys = hashes(prompt);
-        let mut coming = false;
-        let mut wanted: Vec<Vec<BlockIdentity>> = vec![Vec::new(); self.levels.len()];
-        for identity in prompt {
-            let hash = identity.block.block_hash;
-            match self.host.presence(hash) {
-                Presence::Here => continue,
-                Presence::Coming => {
-                    coming = true;
-                    continue;
-                }
-                Presence::Missing => {}
+    /// Changes whenever a lookup may have another outcome or another effect.
+    pub(super) fn version(&self) -> u64 {
+        self.version
+    }
+
+    pub(super) fn presence(&self, hash: SequenceHash) -> Presence {
+        self.store.presence(hash)
+    }
+
+    /// Looks a block up that the host lacks, and uses it.
+    pub(super) fn probe(&mut self, hash: SequenceHash) -> Presence {
+        let presence = self.store.presence(hash);
+        self.used.lookup_probes += 1;
+        match presence {
+            Presence::Missing => {}
+            Presence::Coming => self.used.lookup_pending += 1,
+            Presence::Here => {
+                self.used.lookup_hits += 1;
+                self.store.touch(hash);
             }
-            let below = |presence| {
-                self.levels
-                    .iter()
-                    .position(|level| level.store.presence(hash) == presence)
-            };
-            let Some(index) = below(Presence::Here) else {
-                if below(Presence::Coming).is_none() {
-                    break;
-                }
-                coming = true;
-                continue;
-            };
-            self.levels[index].store.touch(hash);
-            // What takes no time may be evicted by the next look at the same instant.
-            if self.attempted.contains(&(reader, hash)) && !self.could_hold(&keys) {
-                break;
-            }
-            let Some(gone) = self.host.expect(&[*identity], &[hash]) else {
-                break;
-            };
-            self.tell_removed(LowerTier::Host, gone);
-            wanted[index].push(*identity);
         }
-        let mut any = false;
-        for (index, blocks) in wanted.into_iter().enumerate() {
-            let read = hashes(&blocks);
-            any |= self.send_up(index, blocks, now);
-            self.attempted.extend(read.into_iter().map(|hash| (reader, hash)));
-        }
-        (any || coming).then_some(any)
+        presence
     }
 
-    /// Copies blocks from a level into the host, which expects them; `false`: there are none.
-    fn send_up(&mut self, index: usize, blocks: Vec<BlockIdentity>, now: SimTime) -> bool {
-        if blocks.is_empty() {
+    /// A request went on without the blocks that it kept sending for.
+    pub(super) fn count_bypass(&mut self) {
+        self.used.bypassed_restores += 1;
+    }
+
+    /// Writes what it lacks of `blocks` as far as there is room without any of `kept`; returns what is written.
+    pub(super) fn write(
+        &mut self,
+        client: ClientId,
+        blocks: &[BlockIdentity],
+        kept: &[SequenceHash],
+        now: SimTime,
+    ) -> Vec<BlockIdentity> {
+        self.advance(now);
+        let mut blocks = blocks.to_vec();
+        blocks.retain(|identity| self.presence(identity.block.block_hash) == Presence::Missing);
+        blocks.truncate(self.store.room(kept));
+        let gone = self.store.expect(&blocks, kept).filter(|_| !blocks.is_empty());
+        let Some(gone) = gone else { return Vec::new() };
+        self.used.evictions += gone.len() as u64;
+        for hash in &gone {
+            self.writers.remove(hash);
+        }
+        for client in self.clients.values_mut() {
+            if let Some(news) = &mut client.news {
+                news.removed(&gone, &self.store);
+            }
+        }
+        if self.is_shared() {
+            let written = blocks.iter().map(|identity| (identity.block.block_hash, client));
+            self.writers.extend(written);
+        }
+        self.send(client, Direction::Down, blocks.clone());
+        blocks
+    }
+
+    /// Copies blocks that are here to the host. `false`: there are none, or some are not here.
+    pub(super) fn read(&mut self, client: ClientId, blocks: Vec<BlockIdentity>, now: SimTime) -> bool {
+        self.advance(now);
+        let keys = hashes(&blocks);
+        if blocks.is_empty() || keys.iter().any(|&hash| self.presence(hash) != Presence::Here) {
             return false;
         }
-        self.version += 1;
-        let bytes = self.bytes(blocks.len());
-        let read = hashes(&blocks);
-        let id = self.open(Way::Stage(index), blocks, 0);
-        self.advance(index, now);
-        let level = &mut self.levels[index];
-        level.store.read(&read);
-        level.link.send(id, Direction::Up, now, bytes);
+        self.store.read(&keys);
+        self.send(client, Direction::Up, blocks);
         true
     }
 
-    /// Whether the host could hold the start of a prompt that it or a level below has.
-    fn could_hold(&self, keys: &[SequenceHash]) -> bool {
-        let missing = |hash: &SequenceHash| self.host.presence(*hash) == Presence::Missing;
-        let below = |hash: SequenceHash| {
-            let mut levels = self.levels.iter();
-            levels.any(|level| level.store.presence(hash) != Presence::Missing)
+    /// A block that is here.
+    pub(super) fn get(&self, hash: SequenceHash) -> Option<BlockIdentity> {
+        self.store.get(hash)
+    }
+
+    /// Takes the rank's transfers that are done by `now`, and whether anybody's is since its last look.
+    pub(super) fn look(&mut self, client: ClientId, now: SimTime) -> (Vec<(SimTime, Transfer)>, bool) {
+        self.advance(now);
+        let age = self.age;
+        let Some(state) = self.clients.get_mut(&client) else {
+            return (Vec::new(), false);
         };
-        let start = keys.iter().copied().take_while(|hash| !missing(hash) || below(*hash));
-        let start: Vec<SequenceHash> = start.collect();
-        start.iter().filter(|hash| missing(hash)).count() <= self.host.room(&start)
+        let news = std::mem::replace(&mut state.seen, age) != age;
+        let later = state.ended.partition_point(|(at, _)| *at <= now);
+        let rest = state.ended.split_off(later);
+        (std::mem::replace(&mut state.ended, rest), news)
     }
 
-    /// Sends for blocks of `prompt` that only a level below the host has, up to the first that nobody has or the host has no
-    /// room for. Returns whether any were sent for.
-    pub(super) fn stage(&mut self, prompt: &[BlockIdentity], now: SimTime) -> bool {
-        if self.levels.is_empty() {
-            return false;
+    /// When there is something for a rank to look at.
+    pub(super) fn next(&self, client: ClientId) -> Option<SimTime> {
+        let state = self.clients.get(&client)?;
+        let own = state.ended.first().map(|&(at, _)| at);
+        let news = (self.is_shared() && state.seen != self.age).then_some(self.now);
+        [self.link.next(), own, news].into_iter().flatten().min()
+    }
+
+    /// Whether a rank has a transfer that is not over, or that it has not looked at since.
+    pub(super) fn is_moving(&self, client: ClientId) -> bool {
+        self.clients.get(&client).is_some_and(|state| !state.ended.is_empty())
+            || self.transfers.values().any(|transfer| transfer.client == client)
+    }
+
+    /// Whether a rank has something to tell.
+    pub(super) fn has_events(&self, client: ClientId) -> bool {
+        self.clients
+            .get(&client)
+            .and_then(|state| state.news.as_ref())
+            .is_some_and(|news| !news.is_empty())
+    }
+
+    /// Moves what has changed to the end of `events`.
+    pub(super) fn take_events(&mut self, client: ClientId, events: &mut Vec<TierEvent>) {
+        if let Some(news) = self.clients.get_mut(&client).and_then(|state| state.news.as_mut()) {
+            news.take(events);
         }
-        let hashes = hashes(prompt);
-        let mut room = self.host.room(&hashes);
-        let mut wanted: Vec<Vec<BlockIdentity>> = vec![Vec::new(); self.levels.len()];
-        for &hash in &hashes {
-            if self.host.presence(hash) != Presence::Missing {
-                continue;
+    }
+
+    /// Nobody asks this rank what has changed.
+    pub(super) fn mute(&mut self, client: ClientId) {
+        if let Some(state) = self.clients.get_mut(&client) {
+            state.news = None;
+        }
+    }
+
+    /// What can be read, in no particular order.
+    pub(super) fn contents(&self) -> impl Iterator<Item = BlockIdentity> {
+        self.store.contents()
+    }
+
+    /// What it has done so far, and what it holds.
+    pub(super) fn used(&self) -> DiskUse {
+        let (here, coming) = self.store.occupancy();
+        DiskUse {
+            resident_blocks: here as u64,
+            pending_blocks: coming as u64,
+            ..self.used
+        }
+    }
+
+    /// Drops everything that no transfer is about.
+    pub(super) fn clear(&mut self) {
+        self.touch_version();
+        let gone = self.store.clear();
+        for hash in &gone {
+            self.writers.remove(hash);
+        }
+        for client in self.clients.values_mut() {
+            if let Some(news) = &mut client.news {
+                news.removed(&gone, &self.store);
             }
-            let found = self
-                .levels
-                .iter()
-                .enumerate()
-                .find_map(|(index, level)| Some((index, level.store.get(hash)?)));
-            let Some((index, identity)) = found.filter(|_| room > 0) else {
-                break;
-            };
-            room -= 1;
-            wanted[index].push(identity);
-        }
-        let mut any = false;
-        for (index, blocks) in wanted.into_iter().enumerate() {
-            if blocks.is_empty() {
-                continue;
-            }
-            let Some(gone) = self.host.expect(&blocks, &hashes) else {
-                continue;
-            };
-            self.tell_removed(LowerTier::Host, gone);
-            any |= self.send_up(index, blocks, now);
-        }
-        any
-    }
-
-    /// What has arrived in the host goes on to every level that lacks it and has room.
-    pub(super) fn sink(&mut self, blocks: &[BlockIdentity], at: SimTime) {
-        // What a level has of them stays there.
-        let kept = if self.writes_through() {
-            hashes(blocks)
-        } else {
-            Vec::new()
-        };
-        for index in 0..self.levels.len() {
-            self.advance(index, at);
-            let level = &mut self.levels[index];
-            let mut blocks: Vec<BlockIdentity> = blocks.to_vec();
-            blocks.retain(|identity| level.store.presence(identity.block.block_hash) == Presence::Missing);
-            blocks.truncate(level.store.room(&kept));
-            let gone = level.store.expect(&blocks, &kept).filter(|_| !blocks.is_empty());
-            let Some(gone) = gone else { continue };
-            let bytes = self.bytes(blocks.len());
-            self.host.read(&hashes(&blocks));
-            let id = self.open(Way::Sink(index), blocks, 0);
-            let level = &mut self.levels[index];
-            level.link.send(id, Direction::Down, at, bytes);
-            let tier = level.tier;
-            self.tell_removed(tier, gone);
         }
     }
 
-    /// Lets the transfers of a level move on to `now`. The level sees the ends of its own at once, the host later.
-    fn advance(&mut self, index: usize, now: SimTime) {
-        for (at, id) in self.levels[index].link.settle(now) {
-            let Some(Transfer { way, blocks, .. }) = self.transfers.get(&id) else {
+    /// A rank is gone: what it was bringing up stays where it is, what it was writing arrives. Returns both.
+    pub(super) fn retire(&mut self, client: ClientId) -> Vec<Transfer> {
+        let state = self.clients.remove(&client);
+        let mut given_up: Vec<Transfer> = state
+            .into_iter()
+            .flat_map(|state| state.ended)
+            .map(|(_, transfer)| transfer)
+            .collect();
+        let own = self.transfers.iter().filter(|(_, transfer)| transfer.client == client);
+        let mut own: Vec<TransferId> = own.map(|(id, _)| *id).collect();
+        own.sort_unstable();
+        for id in own {
+            let Some(transfer) = self.transfers.get_mut(&id) else {
                 continue;
             };
-            let (way, blocks) = (*way, blocks.clone());
-            let level = &mut self.levels[index];
-            level.ended.push((at, id));
-            if way == Way::Sink(index) {
-                level.store.arrive(&blocks);
-                let tier = level.tier;
-                self.tell_stored(tier, &blocks);
+            if transfer.direction == Direction::Up {
+                self.link.remove(id, self.now);
+                self.used.read.cancelled_jobs += 1;
+                if let Some(transfer) = self.transfers.remove(&id) {
+                    self.store.done(&hashes(&transfer.blocks));
+                    given_up.push(transfer);
+                }
             } else {
-                level.store.done(&hashes(&blocks));
+                given_up.push(Transfer {
+                    blocks: transfer.blocks.clone(),
+                    ..*transfer
+                });
+            }
+        }
+        self.touch_version();
+        given_up
+    }
+
+    /// Lets the transfers move on to `now`.
+    pub(super) fn advance(&mut self, now: SimTime) {
+        self.now = self.now.max(now);
+        for (at, id) in self.link.settle(self.now) {
+            if let Some(transfer) = self.transfers.remove(&id) {
+                self.finish(transfer, at);
             }
         }
     }
 
-    /// Takes the transfers below the host that are done by `now`, in the order of their ends.
-    pub(super) fn settle_levels(&mut self, now: SimTime, ended: &mut Vec<Transfer>) {
-        let mut done = Vec::new();
-        for index in 0..self.levels.len() {
-            self.advance(index, now);
-            done.append(&mut self.levels[index].ended);
+    fn finish(&mut self, transfer: Transfer, at: SimTime) {
+        self.age += 1;
+        self.touch_version();
+        let keys = hashes(&transfer.blocks);
+        let used = if transfer.direction == Direction::Down {
+            self.store.arrive(&transfer.blocks);
+            for client in self.clients.values_mut() {
+                if let Some(news) = &mut client.news {
+                    news.stored(&transfer.blocks, &self.store);
+                }
+            }
+            &mut self.used.write
+        } else {
+            self.store.done(&keys);
+            let of_others = |hash: &&SequenceHash| self.writers.get(*hash).is_some_and(|&by| by != transfer.client);
+            self.used.cross_worker_read_blocks += keys.iter().filter(of_others).count() as u64;
+            &mut self.used.read
+        };
+        used.completed_jobs += 1;
+        used.completed_bytes = used
+            .completed_bytes
+            .saturating_add(bytes_of(self.block_bytes, keys.len()));
+        used.transfer_ms += at.as_ms() - transfer.sent.as_ms();
+        if let Some(state) = self.clients.get_mut(&transfer.client) {
+            state.ended.push((at, transfer));
         }
-        done.sort_by_key(|&(at, _)| at);
-        ended.extend(done.into_iter().filter_map(|(_, id)| self.take(id)));
+    }
+
+    fn send(&mut self, client: ClientId, direction: Direction, blocks: Vec<BlockIdentity>) {
+        let Some(state) = self.clients.get(&client) else {
+            return;
+        };
+        let id = TransferId(self.next_id);
+        self.next_id += 1;
+        let used: &mut TransferUse = match direction {
+            Direction::Down => &mut self.used.write,
+            Direction::Up => &mut self.used.read,
+        };
+        used.submitted_jobs += 1;
+        self.link.send(Job {
+            id,
+            client,
+            direction,
+            from: self.now,
+            bytes: bytes_of(self.block_bytes, blocks.len()),
+            speed: state.speed,
+        });
+        let transfer = Transfer {
+            client,
+            direction,
+            blocks,
+            sent: self.now,
+        };
+        self.transfers.insert(id, transfer);
+        self.touch_version();
+    }
+
+    fn touch_version(&mut self) {
+        self.version += 1;
+        if let Some(changes) = &self.changes {
+            changes.count();
+        }
     }
 }

@@ -2,9 +2,12 @@
 //!
 //! Times are fractions of a millisecond, as in the sums that they are compared with.
 
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
 use crate::types::SimTime;
 
-/// One transfer of one rank.
+/// One transfer over one connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct TransferId(pub(super) u64);
 
@@ -24,8 +27,11 @@ pub(super) enum Direction {
     Up,
 }
 
+/// A rank that uses a connection.
+pub(super) type ClientId = u32;
+
 /// Speeds of a connection, GB/s (1 GB = 1e9 bytes; 0: instant), and the time before the first byte of each transfer, ms.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Speed {
     pub(super) down: f64,
     pub(super) up: f64,
@@ -49,19 +55,33 @@ impl Speed {
     }
 }
 
+/// What is to be sent.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Job {
+    pub(super) id: TransferId,
+    pub(super) client: ClientId,
+    pub(super) direction: Direction,
+    /// When the bytes are there to be sent.
+    pub(super) from: SimTime,
+    pub(super) bytes: u64,
+    /// What the client has to itself.
+    pub(super) speed: Speed,
+}
+
 /// A connection that serves the transfers of a direction in turn or together.
 #[derive(Debug)]
 pub(super) enum Link {
+    /// Of one client.
     InTurn(Lanes),
     Shared(Shared),
 }
 
 impl Link {
-    /// Sends `bytes` that are there at `from`, not before what was sent earlier.
-    pub(super) fn send(&mut self, id: TransferId, direction: Direction, from: SimTime, bytes: u64) {
+    /// Sends something, not before what was sent earlier.
+    pub(super) fn send(&mut self, job: Job) {
         match self {
-            Self::InTurn(lanes) => lanes.send(id, direction, from, bytes),
-            Self::Shared(shared) => shared.send(id, direction, from, bytes),
+            Self::InTurn(lanes) => lanes.send(job),
+            Self::Shared(shared) => shared.send(job),
         }
     }
 
@@ -73,7 +93,8 @@ impl Link {
         }
     }
 
-    /// Takes what is done by `now`, with the time of its end, in the order of the ends; of equal ones what goes down first.
+    /// Takes what is done by `now`, with the time of its end, in the order of the ends; of equal ones in turn what goes down
+    /// first, together in the order of their sending.
     pub(super) fn settle(&mut self, now: SimTime) -> Vec<(SimTime, TransferId)> {
         match self {
             Self::InTurn(lanes) => lanes.settle(now),
@@ -99,9 +120,8 @@ impl Link {
 }
 
 /// In turn: when a transfer is done is known when it is sent.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Lanes {
-    speed: Speed,
     /// When the last transfer of each direction is done.
     tails: [f64; 2],
     moving: Vec<InTurn>,
@@ -115,20 +135,13 @@ struct InTurn {
 }
 
 impl Lanes {
-    pub(super) fn new(speed: Speed) -> Self {
-        Self {
-            speed,
-            tails: [0.0; 2],
-            moving: Vec::new(),
-        }
-    }
-
     /// Those behind a transfer that is taken off are not sooner for that. O(1).
     #[allow(clippy::cast_precision_loss)]
-    fn send(&mut self, id: TransferId, direction: Direction, from: SimTime, bytes: u64) {
-        let ready = from.as_ms() + self.speed.latency_ms;
+    fn send(&mut self, job: Job) {
+        let Job { id, direction, .. } = job;
+        let ready = job.from.as_ms() + job.speed.latency_ms;
         let tail = &mut self.tails[direction as usize];
-        *tail = tail.max(ready) + bytes as f64 / self.speed.bytes_per_ms(direction);
+        *tail = tail.max(ready) + job.bytes as f64 / job.speed.bytes_per_ms(direction);
         let end = SimTime::of_ms(*tail);
         self.moving.push(InTurn { id, direction, end });
     }
@@ -156,13 +169,15 @@ impl Lanes {
     }
 }
 
-/// Together: every transfer whose first byte is there has an equal share of the speed of its direction; one that waits for
-/// it takes nothing from the others. Every operation is O(transfers on their way), for each of them that is done meanwhile.
+/// Together: of the transfers whose first byte is there, each has an equal share of its client's speed in its direction,
+/// and no more than an equal share of the whole connection's; what one cannot use is not given to another. One that waits
+/// for its first byte takes nothing from the others. Every operation is O(transfers on their way), for each event up to it.
 ///
 /// Source: Dynamo 1.6.1 engine core (offload transfers).
 #[derive(Debug)]
 pub(super) struct Shared {
-    speed: Speed,
+    /// Of the whole connection.
+    cap: Speed,
     /// When the bytes that are left were right: at the last event.
     now: f64,
     /// In the order of their sending.
@@ -174,32 +189,46 @@ pub(super) struct Shared {
 #[derive(Debug, Clone, Copy)]
 struct Moving {
     id: TransferId,
+    client: ClientId,
     direction: Direction,
     /// When its first byte is there.
     ready: f64,
     /// Bytes left.
     bytes: f64,
+    /// Its client's bytes per millisecond.
+    rate: f64,
+}
+
+/// Transfers that move.
+#[derive(Debug, Default)]
+struct Rivals {
+    all: [u32; 2],
+    of_client: HashMap<ClientId, [u32; 2], FxBuildHasher>,
 }
 
 impl Shared {
-    pub(super) fn new(speed: Speed) -> Self {
+    /// A connection that all its clients together load no more than `cap`.
+    pub(super) fn new(cap: Speed) -> Self {
         Self {
-            speed,
+            cap,
             now: 0.0,
             moving: Vec::new(),
             ended: Vec::new(),
         }
     }
 
-    /// What is done by `from` is done before.
+    /// What is done by the time of the job is done before.
     #[allow(clippy::cast_precision_loss)]
-    pub(super) fn send(&mut self, id: TransferId, direction: Direction, from: SimTime, bytes: u64) {
-        self.join_at(from);
+    pub(super) fn send(&mut self, job: Job) {
+        self.join_at(job.from);
+        let ready = job.from.as_ms() + job.speed.latency_ms;
         self.moving.push(Moving {
-            id,
-            direction,
-            ready: self.now + self.speed.latency_ms,
-            bytes: bytes as f64,
+            id: job.id,
+            client: job.client,
+            direction: job.direction,
+            ready: ready.max(self.now),
+            bytes: job.bytes as f64,
+            rate: job.speed.bytes_per_ms(job.direction),
         });
     }
 
@@ -218,18 +247,17 @@ impl Shared {
 
     /// Counts the bytes that have moved by `next`, which is no later than the next event.
     fn move_to(&mut self, next: f64) {
-        let (passed, rates) = (next - self.now, self.rates());
+        let (passed, rivals) = (next - self.now, self.rivals());
         for index in 0..self.moving.len() {
             let moving = self.moving[index];
             if moving.ready > self.now {
                 continue;
             }
-            let rate = rates[moving.direction as usize];
             // What is left of a byte by sums must not outlive the end that was computed.
-            self.moving[index].bytes = if self.event(&moving, rates) <= next {
+            self.moving[index].bytes = if self.event(&moving, &rivals) <= next {
                 0.0
             } else {
-                (moving.bytes - passed * rate).max(0.0)
+                (moving.bytes - passed * self.rate(&moving, &rivals)).max(0.0)
             };
         }
         self.now = next;
@@ -241,13 +269,14 @@ impl Shared {
         });
     }
 
-    /// Takes what is done by `now`, in the order of the ends.
+    /// Takes what is done by `now`, in the order of the ends; of equal ones in the order of their sending.
     pub(super) fn settle(&mut self, now: SimTime) -> Vec<(SimTime, TransferId)> {
         self.advance(now);
         std::mem::take(&mut self.ended)
     }
 
-    fn remove(&mut self, id: TransferId, now: SimTime) {
+    /// Takes a transfer off the connection.
+    pub(super) fn remove(&mut self, id: TransferId, now: SimTime) {
         self.join_at(now);
         self.moving.retain(|moving| moving.id != id);
         self.ended.retain(|&(_, ended)| ended != id);
@@ -259,6 +288,7 @@ impl Shared {
         self.move_to(now.as_ms().max(self.now));
     }
 
+    /// For the transfers of one client without others.
     fn end_of(&self, id: TransferId) -> Option<SimTime> {
         if let Some(&(at, _)) = self.ended.iter().find(|&&(_, ended)| ended == id) {
             return Some(at);
@@ -270,29 +300,43 @@ impl Shared {
             .iter()
             .filter(|other| other.direction == own.direction && other.ready <= start);
         let ahead: f64 = rivals.map(|other| other.bytes.min(own.bytes)).sum();
-        Some(SimTime::of_ms(start + ahead / self.speed.bytes_per_ms(own.direction)))
+        Some(SimTime::of_ms(start + ahead / own.rate))
     }
 
-    /// Bytes per millisecond of each transfer that moves, by direction.
-    fn rates(&self) -> [f64; 2] {
-        [Direction::Down, Direction::Up].map(|direction| {
-            let moves = |moving: &&Moving| moving.direction == direction && moving.ready <= self.now;
-            let count = u32::try_from(self.moving.iter().filter(moves).count()).unwrap_or(u32::MAX);
-            self.speed.bytes_per_ms(direction) / f64::from(count.max(1))
-        })
+    /// Who moves now.
+    fn rivals(&self) -> Rivals {
+        let mut rivals = Rivals::default();
+        for moving in self.moving.iter().filter(|moving| moving.ready <= self.now) {
+            let direction = moving.direction as usize;
+            rivals.all[direction] += 1;
+            rivals.of_client.entry(moving.client).or_default()[direction] += 1;
+        }
+        rivals
     }
 
-    fn event(&self, moving: &Moving, rates: [f64; 2]) -> f64 {
+    /// Bytes per millisecond of a transfer that moves.
+    fn rate(&self, moving: &Moving, rivals: &Rivals) -> f64 {
+        let direction = moving.direction as usize;
+        let own = rivals.of_client.get(&moving.client).map_or(0, |own| own[direction]);
+        let share = |rate: f64, of: u32| rate / f64::from(of.max(1));
+        let cap = self.cap.bytes_per_ms(moving.direction);
+        share(moving.rate, own).min(share(cap, rivals.all[direction]))
+    }
+
+    fn event(&self, moving: &Moving, rivals: &Rivals) -> f64 {
         if moving.ready > self.now {
             moving.ready
         } else {
-            self.now + moving.bytes / rates[moving.direction as usize]
+            self.now + moving.bytes / self.rate(moving, rivals)
         }
     }
 
     fn next_event(&self) -> Option<f64> {
-        let rates = self.rates();
-        let events = self.moving.iter().map(|moving| self.event(moving, rates));
+        if self.moving.is_empty() {
+            return None;
+        }
+        let rivals = self.rivals();
+        let events = self.moving.iter().map(|moving| self.event(moving, &rivals));
         events.min_by(f64::total_cmp)
     }
 }
@@ -316,11 +360,22 @@ mod tests {
         }
     }
 
+    fn job(id: TransferId, direction: Direction, from: SimTime, bytes: u64, speed: Speed) -> Job {
+        Job {
+            id,
+            client: 0,
+            direction,
+            from,
+            bytes,
+            speed,
+        }
+    }
+
     #[test]
     fn transfers_in_turn_wait_for_those_before_them_even_if_one_is_called_off() {
-        let mut link = Link::InTurn(Lanes::new(speed(2.0, 1.0)));
-        link.send(A, Direction::Down, ms(0), 4_000_000);
-        link.send(B, Direction::Down, ms(1), 2_000_000);
+        let mut link = Link::InTurn(Lanes::default());
+        link.send(job(A, Direction::Down, ms(0), 4_000_000, speed(2.0, 1.0)));
+        link.send(job(B, Direction::Down, ms(1), 2_000_000, speed(2.0, 1.0)));
         assert_eq!((link.end_of(A), link.end_of(B)), (Some(ms(3)), Some(ms(4))));
         link.remove(A, ms(1));
         assert_eq!(link.next(), Some(ms(4)));
@@ -330,17 +385,17 @@ mod tests {
 
     #[test]
     fn at_one_instant_what_goes_down_is_done_first() {
-        let mut link = Link::InTurn(Lanes::new(speed(1.0, 0.0)));
-        link.send(A, Direction::Up, ms(0), 1_000_000);
-        link.send(B, Direction::Down, ms(0), 1_000_000);
+        let mut link = Link::InTurn(Lanes::default());
+        link.send(job(A, Direction::Up, ms(0), 1_000_000, speed(1.0, 0.0)));
+        link.send(job(B, Direction::Down, ms(0), 1_000_000, speed(1.0, 0.0)));
         assert_eq!(link.settle(ms(1)), [(ms(1), B), (ms(1), A)]);
     }
 
     #[test]
     fn transfers_that_share_a_link_slow_each_other_down() {
-        let mut link = Link::Shared(Shared::new(speed(1.0, 0.0)));
-        link.send(A, Direction::Down, ms(0), 4_000_000);
-        link.send(B, Direction::Down, ms(2), 1_000_000);
+        let mut link = Link::Shared(Shared::new(Speed::INSTANT));
+        link.send(job(A, Direction::Down, ms(0), 4_000_000, speed(1.0, 0.0)));
+        link.send(job(B, Direction::Down, ms(2), 1_000_000, speed(1.0, 0.0)));
         assert_eq!(
             (link.next(), link.end_of(B), link.end_of(A)),
             (Some(ms(4)), Some(ms(4)), Some(ms(5)))
@@ -351,10 +406,10 @@ mod tests {
 
     #[test]
     fn what_waits_for_its_first_byte_and_what_goes_the_other_way_take_nothing_from_others() {
-        let mut link = Shared::new(speed(1.0, 3.0));
-        link.send(A, Direction::Down, ms(0), 2_000_000);
-        link.send(B, Direction::Down, ms(1), 2_000_000);
-        link.send(TransferId(3), Direction::Up, ms(1), 3_000_000);
+        let (mut link, speed) = (Shared::new(Speed::INSTANT), speed(1.0, 3.0));
+        link.send(job(A, Direction::Down, ms(0), 2_000_000, speed));
+        link.send(job(B, Direction::Down, ms(1), 2_000_000, speed));
+        link.send(job(TransferId(3), Direction::Up, ms(1), 3_000_000, speed));
         assert_eq!(link.next(), Some(ms(3)), "the first byte");
         // From 4 ms on the first two share: 1 ms and 2 ms are left of them.
         assert_eq!(
@@ -365,18 +420,41 @@ mod tests {
     }
 
     #[test]
+    fn nobody_gets_more_than_its_own_speed_nor_all_together_more_than_the_connection() {
+        let cap = Speed {
+            down: 3.0,
+            ..Speed::INSTANT
+        };
+        let mut link = Shared::new(cap);
+        let of = |client, sent: Job| Job { client, ..sent };
+        // Client 0 has two transfers at 1 GB/s each, client 1 one at 1 GB/s of its 8.
+        link.send(job(A, Direction::Down, ms(0), 2_000_000, speed(2.0, 0.0)));
+        link.send(job(B, Direction::Down, ms(0), 3_000_000, speed(2.0, 0.0)));
+        let other = job(TransferId(3), Direction::Down, ms(0), 4_000_000, speed(8.0, 0.0));
+        link.send(of(1, other));
+        assert_eq!(
+            link.settle(ms(2)),
+            [(ms(2), A)],
+            "then 1.5 GB/s for each of the two that are left"
+        );
+        let left = 2.0 + 1.0 / 1.5;
+        let own = left + (2.0 - 1.5 * (left - 2.0)) / 3.0;
+        assert_eq!(
+            link.settle(ms(9)),
+            [(SimTime::of_ms(left), B), (SimTime::of_ms(own), TransferId(3))]
+        );
+    }
+
+    #[test]
     fn looking_often_changes_no_end() {
         let ends = |look_every: Option<f64>| {
-            let mut link = Shared::new(speed(0.7, 0.3));
+            let mut link = Shared::new(Speed::INSTANT);
             let mut ends = Vec::new();
             for number in 0..40_u32 {
                 let from = f64::from(number) * 1.7;
-                link.send(
-                    TransferId(u64::from(number)),
-                    Direction::Down,
-                    SimTime::of_ms(from),
-                    1_600_001,
-                );
+                let id = TransferId(u64::from(number));
+                let sent = job(id, Direction::Down, SimTime::of_ms(from), 1_600_001, speed(0.7, 0.3));
+                link.send(sent);
                 let mut at = from;
                 while let Some(step) = look_every.filter(|step| at + step < from + 1.7) {
                     at += step;
@@ -395,10 +473,10 @@ mod tests {
     #[test]
     fn an_instant_link_takes_no_time() {
         for mut link in [
-            Link::InTurn(Lanes::new(Speed::INSTANT)),
+            Link::InTurn(Lanes::default()),
             Link::Shared(Shared::new(Speed::INSTANT)),
         ] {
-            link.send(A, Direction::Down, ms(5), u64::MAX);
+            link.send(job(A, Direction::Down, ms(5), u64::MAX, Speed::INSTANT));
             assert_eq!(link.next(), Some(ms(5)));
             assert_eq!(link.end_of(A), Some(ms(5)));
             assert_eq!(link.settle(ms(5)), [(ms(5), A)]);

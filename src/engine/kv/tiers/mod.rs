@@ -7,31 +7,43 @@
 //! brought into the host first.
 //!
 //! GPU memory that is read by a transfer can be given away at once, but nobody computes in it before the transfer is
-//! done: the pass that writes to it starts later ([`Tiers::ready_at`]). Each rank has tiers of its own.
+//! done: the pass that writes to it starts later ([`Tiers::ready_at`]).
+//!
+//! [`Tiers`] is what one rank sees. The host and the disk are its own, or pools that many ranks use ([`SharedMemory`]).
+//! When a transfer of a shared host ends depends on what others do meanwhile; the GPU memory that it reads is therefore not
+//! given away before it is done.
 //!
 //! | Operation | Cost |
 //! |---|---|
 //! | offer, look up, touch a block | O(log blocks of the tier) |
-//! | start or end of a transfer | O(log) per block of it, O(transfers on the link) |
+//! | start or end of a transfer | O(log) per block of it and rank that is told, O(transfers on the link) |
 //! | next instant at which something ends | O(transfers on their way) |
 //!
 //! Sources: Dynamo 1.6.1 engine core (`native_host_offload`, `g3_offload`), Dynamo 1.4.2 (tiers, directions, batches,
 //! links that are shared).
 
+mod below;
+mod host;
 mod levels;
 mod link;
+mod news;
+mod sharing;
 mod store;
 
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashSet;
 use rustc_hash::FxBuildHasher;
 
-use super::super::config::{TierConfig, Writes};
+use super::super::config::{ConfigError, TierConfig, Writes};
+use super::super::tier_use::DiskUse;
 use super::logical::BlockIdentity;
-use crate::types::{KvEvent, LowerTier, SequenceHash, SimTime, StoredBlock, TierEvent};
+use crate::types::{LowerTier, SequenceHash, SimTime, StoredBlock, TierEvent};
+use host::{Done, Host};
 use levels::Level;
 pub(crate) use link::TransferId;
-use link::{Direction, Lanes, Link, Shared, Speed};
-use store::{Presence, Store};
+use link::{ClientId, Lanes, Link, Shared, Speed};
+pub use sharing::SharedMemory;
+use sharing::{Held, Terms};
+use store::Presence;
 
 /// Blocks that object storage remembers at most, so that a long run does not fill the memory of this process.
 const STORAGE_BLOCKS: u32 = 1 << 20;
@@ -50,42 +62,16 @@ pub(crate) enum Found {
     Coming,
 }
 
-/// A way between two tiers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
-    /// GPU to host.
-    Store,
-    /// Host to GPU.
-    Load,
-    /// Host to the level below with this number.
-    Sink(usize),
-    /// That level to host.
-    Stage(usize),
-}
-
-#[derive(Debug)]
-struct Transfer {
-    way: Way,
-    blocks: Vec<BlockIdentity>,
-    /// Of a load: who waits for it.
-    reader: u32,
-}
-
 /// The lower tiers of one rank.
 #[derive(Debug)]
 pub(crate) struct Tiers {
-    block_bytes: u64,
     writes: Writes,
-    host: Store,
-    /// Between GPU and host.
-    link: Link,
-    levels: Vec<Level>,
-    transfers: HashMap<TransferId, Transfer, FxBuildHasher>,
-    /// Blocks of the host that are being copied to the GPU.
+    host: Held<Host>,
+    levels: Vec<Held<Level>>,
+    /// Who the rank is in each of them.
+    client: ClientId,
+    /// Blocks of the host that are being copied to this rank's GPU.
     loading: HashSet<SequenceHash, FxBuildHasher>,
-    next_id: u64,
-    /// Stores that start when the running pass is over.
-    prepared: Vec<TransferId>,
     /// Stores of evicted blocks since the last pass; nobody computes in their place before they are done.
     evicted: Vec<TransferId>,
     /// No pass computes before this.
@@ -93,16 +79,22 @@ pub(crate) struct Tiers {
     /// Stores that are done, and requests whose load is.
     stored: Vec<TransferId>,
     loaded: Vec<u32>,
-    events: Vec<TierEvent>,
-    version: u64,
     /// Blocks that requests have sent for at this instant.
     attempted_at: SimTime,
     attempted: HashSet<(u32, SequenceHash), FxBuildHasher>,
 }
 
 impl Tiers {
-    /// `instant`: no transfer takes time.
-    pub(crate) fn new(config: &TierConfig, block_size: u32, instant: bool) -> Self {
+    /// `instant`: no transfer takes time. What is shared is in `memory`.
+    ///
+    /// # Errors
+    /// Others share the memory on other terms.
+    pub(crate) fn new(
+        config: &TierConfig,
+        block_size: u32,
+        instant: bool,
+        memory: &SharedMemory,
+    ) -> Result<Self, ConfigError> {
         let speed = |down, up, latency_ms| {
             if instant {
                 Speed::INSTANT
@@ -111,35 +103,81 @@ impl Tiers {
             }
         };
         let gb_s = &config.bandwidth;
-        let host = speed(gb_s.g1_to_g2, gb_s.g2_to_g1, config.host_latency_ms);
-        let disk = speed(gb_s.g2_to_g3, gb_s.g3_to_g2, config.disk_latency_ms);
-        let storage = speed(gb_s.g2_to_g4, gb_s.g4_to_g2, config.disk_latency_ms);
-        let disk = (config.disk_blocks > 0).then(|| Level::new(LowerTier::Disk, config.disk_blocks, disk));
-        let storage = config
-            .storage
-            .then(|| Level::new(LowerTier::Storage, STORAGE_BLOCKS, storage));
-        Self {
-            block_bytes: u64::from(block_size) * config.bytes_per_token,
+        let block_bytes = u64::from(block_size) * config.bytes_per_token;
+        let client = memory.client();
+        let mut levels = Vec::new();
+        if config.disk_blocks > 0 {
+            let level = |cap, changes| Level::new(LowerTier::Disk, config.disk_blocks, block_bytes, cap, changes);
+            let mut disk = match config.disk_shared {
+                None => Held::Own(Box::new(level(Speed::INSTANT, None))),
+                Some(shared) => {
+                    let cap = speed(shared.down, shared.up, 0.0);
+                    let terms = Terms::of_disk(shared, config, block_size);
+                    memory.join_disk(terms, |changes| level(cap, Some(changes)))?
+                }
+            };
+            let own = speed(gb_s.g2_to_g3, gb_s.g3_to_g2, config.disk_latency_ms);
+            disk.get().admit(client, own);
+            levels.push(disk);
+        }
+        if config.storage {
+            let mut storage = Level::new(LowerTier::Storage, STORAGE_BLOCKS, block_bytes, Speed::INSTANT, None);
+            storage.admit(client, speed(gb_s.g2_to_g4, gb_s.g4_to_g2, config.disk_latency_ms));
+            levels.push(Held::Own(Box::new(storage)));
+        }
+        let host = |link, changes| Host::new(config.host_blocks, block_bytes, link, changes);
+        let mut host = match config.host_shared {
+            Some(shared) => {
+                let cap = speed(shared.down, shared.up, 0.0);
+                let terms = Terms::of_host(shared, config, block_size);
+                memory.join_host(terms, |changes| host(Link::Shared(Shared::new(cap)), Some(changes)))?
+            }
+            None => Held::Own(Box::new(host(
+                match config.writes {
+                    Writes::Through => Link::InTurn(Lanes::default()),
+                    Writes::OnEviction { .. } => Link::Shared(Shared::new(Speed::INSTANT)),
+                },
+                None,
+            ))),
+        };
+        let pins = config.writes == Writes::Through && !levels.is_empty();
+        let own = speed(gb_s.g1_to_g2, gb_s.g2_to_g1, config.host_latency_ms);
+        host.get().admit(client, own, pins);
+        Ok(Self {
             writes: config.writes,
-            host: Store::new(config.host_blocks),
-            link: match config.writes {
-                Writes::Through => Link::InTurn(Lanes::new(host)),
-                Writes::OnEviction { .. } => Link::Shared(Shared::new(host)),
-            },
-            levels: disk.into_iter().chain(storage).collect(),
-            transfers: HashMap::default(),
+            host,
+            levels,
+            client,
             loading: HashSet::default(),
-            next_id: 0,
-            prepared: Vec::new(),
             evicted: Vec::new(),
             ready_at: SimTime::ZERO,
             stored: Vec::new(),
             loaded: Vec::new(),
-            events: Vec::new(),
-            version: 0,
             attempted_at: SimTime::ZERO,
             attempted: HashSet::default(),
+        })
+    }
+
+    /// Whether other ranks use some of it, too: then what happens at the end of a pass has to wait for that end.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.host.is_shared() || self.levels.iter().any(Held::is_shared)
+    }
+
+    /// Whether other ranks may still do something that lets this one go on, although no transfer is on its way.
+    pub(crate) fn may_go_on(&self) -> bool {
+        self.host.is_shared() && self.host.look(Host::is_in_use)
+    }
+
+    /// The rank starts a pass, or finds nothing to do.
+    pub(crate) fn note_pass(&mut self, runs: bool) {
+        if self.host.is_shared() {
+            self.host.get().note_pass(self.client, runs);
         }
+    }
+
+    /// Whether GPU memory stays in use until what is written from it is in the host.
+    pub(crate) fn holds_sources(&self) -> bool {
+        self.host.is_shared()
     }
 
     /// Whether computed blocks of prompts are written, rather than evicted blocks.
@@ -154,12 +192,13 @@ impl Tiers {
 
     /// Changes whenever a lookup may have another outcome or another effect.
     pub(crate) fn version(&self) -> u64 {
-        self.version
+        let levels = self.levels.iter().map(|level| level.look(Level::version));
+        self.host.look(Host::version) + levels.sum::<u64>()
     }
 
     /// Whether the host lacks the block, and does not expect it either.
     pub(crate) fn lacks(&self, hash: SequenceHash) -> bool {
-        self.host.presence(hash) == Presence::Missing
+        self.host.look(|host| host.presence(hash)) == Presence::Missing
     }
 
     /// What the host has of `prompt`, block by block behind what the GPU has. Blocks that are below the host only are sent
@@ -176,9 +215,10 @@ impl Tiers {
         }
         let mut blocks = 0;
         let mut coming = false;
+        let host = self.host.get();
         for identity in prompt {
             let hash = identity.block.block_hash;
-            match self.host.presence(hash) {
+            match host.presence(hash) {
                 Presence::Missing => break,
                 Presence::Coming => coming = true,
                 Presence::Here => coming |= self.loading.contains(&hash),
@@ -192,22 +232,32 @@ impl Tiers {
         }
     }
 
+    /// A request has sent for blocks from below the host so many times since it or its rank got somewhere.
+    pub(crate) fn note_round(&mut self, rounds: u32) {
+        if rounds == MOST_ROUNDS
+            && let Some(level) = self.levels.first_mut()
+        {
+            level.get().count_bypass();
+        }
+    }
+
     /// Blocks are used now, the last one first.
     pub(crate) fn touch(&mut self, prompt: impl DoubleEndedIterator<Item = SequenceHash>) {
+        let mut host = self.host.get();
         for hash in prompt.rev() {
-            self.host.touch(hash);
+            host.touch(hash);
         }
     }
 
     /// Blocks that a pass computed are written to the host when it is over: those of `cohort` that the host lacks, all of
     /// them or, if there is no room, none. The host has none of `missing`.
-    pub(crate) fn prepare(&mut self, missing: Vec<BlockIdentity>, cohort: &[SequenceHash]) -> Option<TransferId> {
-        let gone = self.host.expect(&missing, cohort)?;
-        self.version += 1;
-        self.tell_removed(LowerTier::Host, gone);
-        let id = self.open(Way::Store, missing, 0);
-        self.prepared.push(id);
-        Some(id)
+    pub(crate) fn prepare(
+        &mut self,
+        missing: Vec<BlockIdentity>,
+        cohort: &[SequenceHash],
+        now: SimTime,
+    ) -> Option<TransferId> {
+        self.host.get().prepare(self.client, missing, cohort, now)
     }
 
     /// The GPU's cache lost these blocks at `now`: as many as the host has room for are written to it.
@@ -215,28 +265,24 @@ impl Tiers {
         let Writes::OnEviction { batch_blocks } = self.writes else {
             return;
         };
+        let mut host = self.host.get();
         let mut seen = HashSet::<SequenceHash, FxBuildHasher>::default();
         blocks.retain(|identity| {
             let hash = identity.block.block_hash;
-            self.lacks(hash) && seen.insert(hash)
+            host.presence(hash) == Presence::Missing && seen.insert(hash)
         });
-        blocks.truncate(self.host.room(&[]));
+        blocks.truncate(host.room(&[]));
         for batch in blocks.chunks(batch_blocks as usize) {
-            let Some(gone) = self.host.expect(batch, &[]) else {
+            let Some(id) = host.store(self.client, batch, now) else {
                 break;
             };
-            self.version += 1;
-            self.tell_removed(LowerTier::Host, gone);
-            let id = self.open(Way::Store, batch.to_vec(), 0);
-            let bytes = self.bytes(batch.len());
-            self.link.send(id, Direction::Down, now, bytes);
             self.evicted.push(id);
         }
     }
 
     /// Whether a store is under way or prepared.
     pub(crate) fn has(&self, id: TransferId) -> bool {
-        self.transfers.contains_key(&id)
+        self.host.look(|host| host.has(id))
     }
 
     /// No pass computes before these stores are done, as far as they have started.
@@ -244,9 +290,9 @@ impl Tiers {
         self.ready_at = self.ready_at.max(self.end_of_store(id));
     }
 
-    /// When a store is done; zero if it is already or has not started.
+    /// When a store is done; zero if it is already or has not started, or if nobody has to wait for it.
     pub(crate) fn end_of_store(&self, id: TransferId) -> SimTime {
-        self.link.end_of(id).unwrap_or(SimTime::ZERO)
+        self.host.look(|host| host.end_of(id)).unwrap_or(SimTime::ZERO)
     }
 
     /// When a pass may compute.
@@ -260,60 +306,77 @@ impl Tiers {
     /// Keeps blocks that are going to be loaded while GPU blocks are evicted for them, which may need room in the host.
     pub(crate) fn hold(&mut self, blocks: &[BlockIdentity]) {
         if !self.writes_through() {
-            self.host.read(&hashes(blocks));
+            self.host.get().pin(&hashes(blocks));
         }
     }
 
     /// Ends [`Self::hold`].
     pub(crate) fn let_go(&mut self, blocks: &[BlockIdentity]) {
         if !self.writes_through() {
-            self.host.done(&hashes(blocks));
+            self.host.get().unpin(&hashes(blocks));
         }
     }
 
-    /// Copies these blocks, which the host has, to the GPU for `reader`, into memory that is free from `from` on.
-    pub(crate) fn load(&mut self, reader: u32, blocks: Vec<BlockIdentity>, now: SimTime, from: SimTime) -> TransferId {
-        self.version += 1;
-        let hashes = hashes(&blocks);
-        self.host.read(&hashes);
-        self.loading.extend(hashes);
-        let bytes = self.bytes(blocks.len());
-        let id = self.open(Way::Load, blocks, reader);
-        self.link.send(id, Direction::Up, now.max(from), bytes);
-        id
+    /// Copies these blocks to the GPU for `reader`, into memory that is free from `from` on. `None`: the host does not have
+    /// all of them any more, because of other ranks.
+    pub(crate) fn load(
+        &mut self,
+        reader: u32,
+        blocks: Vec<BlockIdentity>,
+        now: SimTime,
+        from: SimTime,
+    ) -> Option<TransferId> {
+        let keys = hashes(&blocks);
+        let id = self.host.get().load(self.client, reader, blocks, now, from)?;
+        self.loading.extend(keys);
+        Some(id)
     }
 
     /// Nobody waits for this load any more.
     pub(crate) fn cancel_load(&mut self, id: TransferId, now: SimTime) {
-        if let Some(transfer) = self.transfers.remove(&id) {
-            self.version += 1;
-            self.link.remove(id, now);
-            self.loaded_or_not(&transfer.blocks);
+        let blocks = self.host.get().cancel_load(self.client, id, now);
+        for hash in hashes(&blocks) {
+            self.loading.remove(&hash);
         }
     }
 
     /// Starts what was prepared: the pass is over.
     pub(crate) fn submit_prepared(&mut self, now: SimTime) {
-        for id in std::mem::take(&mut self.prepared) {
-            let bytes = self.bytes(self.transfers[&id].blocks.len());
-            self.link.send(id, Direction::Down, now, bytes);
-        }
+        self.host.get().submit(self.client, now);
     }
 
     /// Ends what is done by `now`; returns whether anything is.
     pub(crate) fn settle(&mut self, now: SimTime) -> bool {
-        if self.reaches_below_host() {
-            return self.settle_by_tier(now);
+        if self.writes_through() {
+            return self.settle_at(now);
         }
+        // Each transfer finds what those before it have left.
         let mut any = false;
         while let Some(at) = self.next_end().filter(|&at| at <= now) {
-            let mut ended = self.settle_host(at);
-            self.settle_levels(at, &mut ended);
-            any |= !ended.is_empty();
-            for transfer in ended {
-                self.end(transfer, at);
+            any |= self.settle_at(at);
+        }
+        any
+    }
+
+    /// Dynamo 1.6.1 looks at the ends of passes only. What has come to the host by then goes on to the levels from then on,
+    /// which see their own transfers end before; the host sees the end of those last.
+    fn settle_at(&mut self, now: SimTime) -> bool {
+        let (done, mut any) = self.host.get().look(self.client, now);
+        for done in done {
+            match done {
+                Done::Loaded(_, reader, blocks) => {
+                    for hash in hashes(&blocks) {
+                        self.loading.remove(&hash);
+                    }
+                    self.loaded.push(reader);
+                }
+                Done::Stored(id, blocks) => {
+                    self.stored.push(id);
+                    self.sink(&blocks, now);
+                }
             }
         }
+        any |= self.settle_levels(now);
         any
     }
 
@@ -327,164 +390,115 @@ impl Tiers {
         std::mem::take(&mut self.loaded)
     }
 
+    /// What a disk of its own has done.
+    pub(crate) fn own_disk(&self) -> Option<DiskUse> {
+        let disk = self.levels.iter().find_map(|level| match level {
+            Held::Own(level) if level.tier == LowerTier::Disk => Some(level),
+            Held::Own(_) | Held::Shared(_) => None,
+        });
+        disk.filter(|_| self.writes_through()).map(|disk| disk.used())
+    }
+
+    /// Whether a transfer of this rank is on its way, or over without its having looked.
+    pub(crate) fn is_moving(&self) -> bool {
+        let client = self.client;
+        self.host.look(|host| host.is_moving(client))
+            || self
+                .levels
+                .iter()
+                .any(|level| level.look(|level| level.is_moving(client)))
+    }
+
     /// When there is something to do or to tell.
     pub(crate) fn wakes_at(&self) -> Option<SimTime> {
-        if self.events.is_empty() {
-            self.next_end()
-        } else {
-            Some(SimTime::ZERO)
-        }
+        let client = self.client;
+        let told = self.host.look(|host| host.has_events(client))
+            || self
+                .levels
+                .iter()
+                .any(|level| level.look(|level| level.has_events(client)));
+        if told { Some(SimTime::ZERO) } else { self.next_end() }
     }
 
     /// When something happens to a transfer next.
     pub(crate) fn next_end(&self) -> Option<SimTime> {
-        let levels = self.levels.iter().filter_map(Level::next);
-        self.link.next().into_iter().chain(levels).min()
+        let client = self.client;
+        let levels = self
+            .levels
+            .iter()
+            .filter_map(|level| level.look(|level| level.next(client)));
+        let host = self.host.look(|host| host.next(client));
+        host.into_iter().chain(levels).min()
+    }
+
+    /// Nobody asks what has changed.
+    pub(crate) fn mute(&mut self) {
+        self.host.get().mute(self.client);
+        for level in &mut self.levels {
+            level.get().mute(self.client);
+        }
     }
 
     /// Moves what has changed to the end of `events`.
     pub(crate) fn take_events(&mut self, events: &mut Vec<TierEvent>) {
-        events.append(&mut self.events);
+        self.host.get().take_events(self.client, events);
+        for level in &mut self.levels {
+            level.get().take_events(self.client, events);
+        }
     }
 
     /// What can be read where, with the parent of each block.
     pub(crate) fn contents(&self) -> Vec<(LowerTier, Option<SequenceHash>, StoredBlock)> {
-        let levels = self.levels.iter().map(|level| (level.tier, &level.store));
-        let all = std::iter::once((LowerTier::Host, &self.host)).chain(levels);
-        all.flat_map(|(tier, store)| {
-            store
-                .contents()
-                .map(move |identity| (tier, identity.parent, identity.block))
-        })
-        .collect()
+        let told = |tier: LowerTier, identity: BlockIdentity| (tier, identity.parent, identity.block);
+        let mut all: Vec<_> = self.host.look(|host| {
+            host.contents()
+                .map(|identity| told(LowerTier::Host, identity))
+                .collect()
+        });
+        for level in &self.levels {
+            level.look(|level| all.extend(level.contents().map(|identity| told(level.tier, identity))));
+        }
+        all
     }
 
-    /// Drops everything that no transfer is about.
+    /// Drops everything of the rank's own that no transfer is about.
     pub(crate) fn clear(&mut self) {
-        self.version += 1;
-        let gone = self.host.clear();
-        self.tell_removed(LowerTier::Host, gone);
-        for index in 0..self.levels.len() {
-            let gone = self.levels[index].store.clear();
-            self.tell_removed(self.levels[index].tier, gone);
+        if let Held::Own(host) = &mut self.host {
+            host.clear();
         }
-    }
-
-    fn open(&mut self, way: Way, blocks: Vec<BlockIdentity>, reader: u32) -> TransferId {
-        let id = TransferId(self.next_id);
-        self.next_id += 1;
-        self.transfers.insert(id, Transfer { way, blocks, reader });
-        id
-    }
-
-    fn bytes(&self, blocks: usize) -> u64 {
-        self.block_bytes.saturating_mul(blocks as u64)
-    }
-
-    /// Takes a transfer that is done off the list.
-    fn take(&mut self, id: TransferId) -> Option<Transfer> {
-        let transfer = self.transfers.remove(&id)?;
-        self.version += 1;
-        if transfer.way == Way::Store {
-            self.stored.push(id);
-        }
-        Some(transfer)
-    }
-
-    /// Takes the transfers between GPU and host that are done by `now`.
-    fn settle_host(&mut self, now: SimTime) -> Vec<Transfer> {
-        let ended = self.link.settle(now);
-        ended.into_iter().filter_map(|(_, id)| self.take(id)).collect()
-    }
-
-    fn end(&mut self, transfer: Transfer, at: SimTime) {
-        let Transfer { way, blocks, reader } = transfer;
-        match way {
-            Way::Store => {
-                self.host.arrive(&blocks);
-                self.tell_stored(LowerTier::Host, &blocks);
-                self.sink(&blocks, at);
-            }
-            Way::Load => {
-                self.loaded_or_not(&blocks);
-                self.loaded.push(reader);
-            }
-            Way::Sink(_) => self.host.done(&hashes(&blocks)),
-            Way::Stage(_) => {
-                self.host.arrive(&blocks);
-                self.tell_stored(LowerTier::Host, &blocks);
+        for level in &mut self.levels {
+            if let Held::Own(level) = level {
+                level.clear();
             }
         }
     }
+}
 
-    /// Dynamo 1.6.1 looks at the ends of passes only. What has come to the host by then goes on to the levels from then on,
-    /// which see their own transfers end before; the host sees the end of those last.
-    fn settle_by_tier(&mut self, now: SimTime) -> bool {
-        let done = self.settle_host(now);
-        let mut any = !done.is_empty();
-        let mut landed: Vec<Vec<BlockIdentity>> = Vec::new();
-        for transfer in done {
-            if transfer.way == Way::Load {
-                self.loaded_or_not(&transfer.blocks);
-                self.loaded.push(transfer.reader);
-            } else {
-                self.host.land(&transfer.blocks);
-                self.tell_stored(LowerTier::Host, &transfer.blocks);
-                landed.push(transfer.blocks);
-            }
+impl Drop for Tiers {
+    /// What others share must not wait for a rank that is gone.
+    fn drop(&mut self) {
+        if !self.is_shared() {
+            return;
         }
-        for blocks in landed {
-            self.sink(&blocks, now);
-            self.host.done(&hashes(&blocks));
-        }
-        let mut ended = Vec::new();
-        self.settle_levels(now, &mut ended);
-        any |= !ended.is_empty();
-        for Transfer { way, blocks, .. } in ended {
-            if let Way::Sink(_) = way {
-                self.host.done(&hashes(&blocks));
-            } else {
-                for block in &blocks {
-                    self.host.arrive(std::slice::from_ref(block));
-                    self.tell_stored(LowerTier::Host, std::slice::from_ref(block));
+        let mut host = self.host.get();
+        for level in &mut self.levels {
+            for transfer in level.get().retire(self.client) {
+                match transfer.direction {
+                    link::Direction::Up => host.forget(self.client, &transfer.blocks),
+                    link::Direction::Down => host.unpin(&hashes(&transfer.blocks)),
                 }
             }
         }
-        any
-    }
-
-    /// A load of these blocks is over.
-    fn loaded_or_not(&mut self, blocks: &[BlockIdentity]) {
-        let hashes = hashes(blocks);
-        for hash in &hashes {
-            self.loading.remove(hash);
-        }
-        self.host.done(&hashes);
-    }
-
-    fn tell_removed(&mut self, tier: LowerTier, block_hashes: Vec<SequenceHash>) {
-        if !block_hashes.is_empty() {
-            let event = KvEvent::Removed { block_hashes };
-            self.events.push(TierEvent { tier, event });
-        }
-    }
-
-    /// Blocks that follow each other are one event.
-    fn tell_stored(&mut self, tier: LowerTier, blocks: &[BlockIdentity]) {
-        for chain in blocks.chunk_by(|a, b| b.parent == Some(a.block.block_hash)) {
-            self.events.push(TierEvent {
-                tier,
-                event: KvEvent::Stored {
-                    parent: chain[0].parent,
-                    blocks: chain.iter().map(|identity| identity.block).collect(),
-                },
-            });
-        }
+        host.retire(self.client);
     }
 }
 
 fn hashes(blocks: &[BlockIdentity]) -> Vec<SequenceHash> {
     blocks.iter().map(|identity| identity.block.block_hash).collect()
+}
+
+fn bytes_of(block_bytes: u64, blocks: usize) -> u64 {
+    block_bytes.saturating_mul(blocks as u64)
 }
 
 #[cfg(test)]

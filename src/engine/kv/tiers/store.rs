@@ -50,6 +50,10 @@ impl Store {
         }
     }
 
+    pub(super) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
     pub(super) fn presence(&self, hash: SequenceHash) -> Presence {
         match self.entries.get(&hash) {
             None => Presence::Missing,
@@ -151,6 +155,21 @@ impl Store {
                 }
             }
         }
+    }
+
+    /// Blocks that were expected do not come.
+    pub(super) fn forget(&mut self, hashes: &[SequenceHash]) {
+        for hash in hashes {
+            if self.entries.get(hash).is_some_and(|entry| !entry.here) {
+                self.entries.remove(hash);
+            }
+        }
+    }
+
+    /// Blocks that are here, and those that are on their way in. O(blocks).
+    pub(super) fn occupancy(&self) -> (usize, usize) {
+        let here = self.entries.values().filter(|entry| entry.here).count();
+        (here, self.entries.len() - here)
     }
 
     /// The block is used now, if it is one that may be evicted.

@@ -1,6 +1,6 @@
 use super::super::super::config::TierBandwidth;
 use super::*;
-use crate::types::LocalHash;
+use crate::types::{KvEvent, LocalHash};
 
 const fn ms(ms: u64) -> SimTime {
     SimTime::of_nanos(ms * 1_000_000)
@@ -19,7 +19,7 @@ fn block(family: u64, index: u32) -> BlockIdentity {
     }
 }
 
-fn chain(family: u64, blocks: u32) -> Vec<BlockIdentity> {
+pub(super) fn chain(family: u64, blocks: u32) -> Vec<BlockIdentity> {
     (0..blocks).map(|index| block(family, index)).collect()
 }
 
@@ -40,13 +40,15 @@ fn tiers(writes: Writes, host_blocks: u32, disk_blocks: u32, storage: bool) -> T
         },
         host_latency_ms: 0.0,
         disk_latency_ms: 0.0,
+        host_shared: None,
+        disk_shared: None,
     };
-    Tiers::new(&config, 10, false)
+    Tiers::new(&config, 10, false, &SharedMemory::new()).expect("nobody to disagree with")
 }
 
 /// Writes a chain down when a pass ends.
 fn write(tiers: &mut Tiers, blocks: &[BlockIdentity], at: SimTime) -> Option<TransferId> {
-    let id = tiers.prepare(blocks.to_vec(), &hashes(blocks));
+    let id = tiers.prepare(blocks.to_vec(), &hashes(blocks), at);
     tiers.submit_prepared(at);
     id
 }
@@ -79,7 +81,7 @@ fn a_prompt_is_worth_waiting_for_while_it_is_written_and_can_be_read_then() {
     assert_eq!(tiers.take_stored(), [id]);
     assert_eq!(tiers.find(0, &chain(1, 3), 0, ms(12)), (Found::Blocks(2), false));
     assert_eq!(events(&mut tiers).len(), 1);
-    let load = tiers.load(7, chain(1, 2), ms(12), ms(14));
+    let load = tiers.load(7, chain(1, 2), ms(12), ms(14)).expect("all of it is there");
     assert!(tiers.has(load));
     assert_eq!(
         tiers.find(0, &chain(1, 2), 0, ms(12)),
@@ -109,7 +111,7 @@ fn a_cohort_takes_the_room_of_the_least_recently_used_or_waits() {
         "one block is on its way in"
     );
     tiers.settle(ms(90));
-    let load = tiers.load(0, chain(1, 2), ms(90), ms(90));
+    let load = tiers.load(0, chain(1, 2), ms(90), ms(90)).expect("all of it is there");
     assert!(
         write(&mut tiers, &chain(4, 3), ms(90)).is_none(),
         "two blocks are being read"
