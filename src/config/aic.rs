@@ -156,7 +156,7 @@ pub(super) fn request(layered: &Layered, s: &Settings) -> Result<Option<AicTimin
             kv_cache: estimator.kv_cache_dtype,
             comm: estimator.comm_dtype,
         },
-        database_mode: database_mode(layered, s)?,
+        database_mode: database_mode(layered, key, estimator.database_mode.as_ref(), s)?,
         systems_path,
         model_configs: s.aic_model_configs.clone(),
         plan: s.aic_plan.clone(),
@@ -243,16 +243,28 @@ fn stands_alone(layered: &Layered, key: &str, named: impl Fn(&str) -> bool) -> R
     }
 }
 
-fn database_mode(layered: &Layered, s: &Settings) -> Result<DatabaseMode, ConfigError> {
-    let Some(word) = &s.aic_database_mode else {
-        return Ok(DatabaseMode::default());
+/// Where pass times come from: what a whole configuration says in `key`, or the setting.
+fn database_mode(
+    layered: &Layered,
+    key: &str,
+    said: Option<&String>,
+    s: &Settings,
+) -> Result<DatabaseMode, ConfigError> {
+    let (key, word) = match (said, &s.aic_database_mode) {
+        (Some(word), _) => (key, word),
+        (None, Some(word)) => ("aic_database_mode", word),
+        (None, None) => return Ok(DatabaseMode::default()),
     };
     let found = DatabaseMode::ALL
         .into_iter()
         .find(|mode| mode.name() == word.to_lowercase());
     found.ok_or_else(|| {
         let known = DatabaseMode::ALL.map(DatabaseMode::name).join(", ");
-        refused(layered, "aic_database_mode", &format!("is unknown; use one of {known}"))
+        refused(
+            layered,
+            key,
+            &format!("has no database mode {word:?}; use one of {known}"),
+        )
     })
 }
 

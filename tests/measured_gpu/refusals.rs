@@ -85,7 +85,7 @@ fn what_there_are_no_measurements_of_is_refused_by_name() {
     );
     refused(
         &["--ais-perf-config", r#"{"cp_size": 2}"#, "--aic-systems-path", systems],
-        &["--ais-perf-config", "unknown field `cp_size`"],
+        &["--ais-perf-config", "cp_size must be 1"],
     );
 }
 

@@ -42,6 +42,11 @@ pub(super) struct Estimator {
     pub(super) mem_fraction_static: Option<Finite>,
     pub(super) free_gpu_memory_fraction: Option<Finite>,
     pub(super) systems_path: Option<PathBuf>,
+    pub(super) database_mode: Option<String>,
+    /// Of pipelines and contexts in parts only one is modelled.
+    #[serde(alias = "pp_size")]
+    pp: Option<u32>,
+    cp_size: Option<u32>,
     /// What the worker does; its role says so anyway.
     worker_type: Option<WorkerType>,
 }
@@ -72,6 +77,10 @@ impl Estimator {
         ];
         if let Some((key, _)) = sizes.iter().find(|(_, size)| *size == Some(0)) {
             return Err(format!("{key} must be at least 1"));
+        }
+        let parts = [("pp", read.pp), ("cp_size", read.cp_size)];
+        if let Some((key, _)) = parts.iter().find(|(_, size)| size.is_some_and(|size| size != 1)) {
+            return Err(format!("{key} must be 1: other sizes are not modelled"));
         }
         if read.nextn.is_some_and(|drafts| drafts > 5) {
             return Err("nextn must be in 0..=5".to_owned());
@@ -130,14 +139,16 @@ mod tests {
     fn old_and_new_names_of_a_size_are_the_same() {
         let new = json!({"model": "m", "tp": 2, "attention_dp": 3, "gemm_dtype": "fp8", "worker_type": "prefill"});
         let old = json!({"model_path": "m", "tp_size": 2, "attention_dp_size": 3, "gemm_quant_mode": "fp8",
-            "worker_type": "prefill", "nextn": null});
+            "worker_type": "prefill", "nextn": null, "cp_size": null});
         assert_eq!(Estimator::of(&new).unwrap(), Estimator::of(&old).unwrap());
     }
 
     #[test]
     fn what_is_not_modelled_is_refused_by_its_name() {
         for (config, words) in [
-            (json!({"cp_size": 2}), "unknown field `cp_size`"),
+            (json!({"cp_size": 2}), "cp_size must be 1"),
+            (json!({"pp_size": 2}), "pp must be 1"),
+            (json!({"dcp": 2}), "unknown field `dcp`"),
             (json!({"tp": 0}), "tp must be at least 1"),
             (json!({"tp": "two"}), "expected u32"),
             (json!({"nextn": 6}), "0..=5"),
