@@ -284,8 +284,10 @@ impl AicTiming {
             model.model_path.display().to_string()
         };
         format!(
-            "{of} as measured on {} with {backend} {version}, TP {}",
-            model.system, model.tp
+            "{of} on {} with {backend} {version}, TP {} ({})",
+            model.system,
+            model.tp,
+            model.database_mode.name()
         )
     }
 

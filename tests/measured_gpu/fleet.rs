@@ -49,7 +49,7 @@ fn groups_of_a_fleet_are_on_gpus_of_their_own() {
         assert!(screen.contains(words), "{words:?} is missing in {screen}");
     }
     assert!(
-        screen.contains("[new] meta-llama/Meta-Llama-3.1-8B as measured on b200_sxm"),
+        screen.contains("[new] meta-llama/Meta-Llama-3.1-8B on b200_sxm"),
         "{screen}"
     );
     assert!(!screen.contains("[plain] meta-llama"), "{screen}");
@@ -92,7 +92,7 @@ fn an_answer_takes_the_measured_prefill_and_steps_and_the_card_tells_the_capacit
     assert!(took >= passes, "{took:?} for passes of {passes:?}");
     assert!(screen.contains("3904 blocks of 64 tokens"), "{screen}");
     assert!(
-        screen.contains("Qwen/Qwen3-32B as measured on h200_sxm with vllm current, TP 1"),
+        screen.contains("Qwen/Qwen3-32B on h200_sxm with vllm current, TP 1 (silicon)"),
         "{screen}"
     );
     assert!(records.contains("\"total_kv_blocks\":3904"), "{records}");
