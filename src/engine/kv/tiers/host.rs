@@ -10,7 +10,7 @@ use rustc_hash::FxBuildHasher;
 
 use super::super::logical::BlockIdentity;
 use super::link::{ClientId, Direction, Job, Link, Speed, TransferId};
-use super::news::News;
+use super::news::Audience;
 use super::sharing::Changes;
 use super::store::{Presence, Store};
 use super::{bytes_of, hashes};
@@ -49,8 +49,6 @@ struct Client {
     saw_idle: u64,
     /// What it has written stays until it says so ([`Host::unpin`]).
     pins: bool,
-    /// What it has to tell; `None`: nobody asks.
-    news: Option<News>,
 }
 
 /// See the module's text.
@@ -60,6 +58,7 @@ pub(super) struct Host {
     store: Store,
     link: Link,
     clients: BTreeMap<ClientId, Client>,
+    audience: Audience,
     transfers: HashMap<TransferId, Transfer, FxBuildHasher>,
     next_id: u64,
     /// Of a shared pool: the latest look at it.
@@ -81,6 +80,7 @@ impl Host {
             store: Store::new(blocks),
             link,
             clients: BTreeMap::new(),
+            audience: Audience::new(LowerTier::Host),
             transfers: HashMap::default(),
             next_id: 0,
             now: SimTime::ZERO,
@@ -93,8 +93,7 @@ impl Host {
 
     /// Lets a rank in; it is told at once of what is there.
     pub(super) fn admit(&mut self, client: ClientId, speed: Speed, pins: bool) {
-        let mut news = News::new(LowerTier::Host);
-        news.tell_of(&self.store);
+        self.audience.admit(client, &self.store);
         let state = Client {
             speed,
             prepared: Vec::new(),
@@ -103,7 +102,6 @@ impl Host {
             runs: false,
             saw_idle: self.all_idle,
             pins,
-            news: Some(news),
         };
         self.clients.insert(client, state);
     }
@@ -219,7 +217,7 @@ impl Host {
             return false;
         };
         self.touch_version();
-        self.tell_removed(&gone);
+        self.audience.removed(&gone, &self.store);
         true
     }
 
@@ -228,7 +226,7 @@ impl Host {
         let size = if each { 1 } else { blocks.len().max(1) };
         for part in blocks.chunks(size) {
             self.store.arrive(part);
-            self.tell_stored(part);
+            self.audience.stored(part, &self.store);
             self.notify_others(client);
         }
     }
@@ -315,24 +313,17 @@ impl Host {
 
     /// Whether a rank has something to tell.
     pub(super) fn has_events(&self, client: ClientId) -> bool {
-        self.clients
-            .get(&client)
-            .and_then(|state| state.news.as_ref())
-            .is_some_and(|news| !news.is_empty())
+        self.audience.waits_for(client)
     }
 
     /// Moves what has changed to the end of `events`.
     pub(super) fn take_events(&mut self, client: ClientId, events: &mut Vec<TierEvent>) {
-        if let Some(news) = self.clients.get_mut(&client).and_then(|state| state.news.as_mut()) {
-            news.take(events);
-        }
+        self.audience.take(client, events);
     }
 
     /// Nobody asks this rank what has changed.
     pub(super) fn mute(&mut self, client: ClientId) {
-        if let Some(state) = self.clients.get_mut(&client) {
-            state.news = None;
-        }
+        self.audience.dismiss(client);
     }
 
     /// What can be read, in no particular order.
@@ -349,11 +340,12 @@ impl Host {
     pub(super) fn clear(&mut self) {
         self.touch_version();
         let gone = self.store.clear();
-        self.tell_removed(&gone);
+        self.audience.removed(&gone, &self.store);
     }
 
     /// A rank is gone: what it was about to write or read is forgotten, what is on its way to the pool arrives.
     pub(super) fn retire(&mut self, client: ClientId) {
+        self.audience.dismiss(client);
         let Some(state) = self.clients.remove(&client) else {
             return;
         };
@@ -417,7 +409,7 @@ impl Host {
                 } else {
                     self.store.arrive(&transfer.blocks);
                 }
-                self.tell_stored(&transfer.blocks);
+                self.audience.stored(&transfer.blocks, &self.store);
                 Done::Stored(id, transfer.blocks)
             }
             Direction::Up => {
@@ -481,22 +473,6 @@ impl Host {
         self.version += 1;
         if let Some(changes) = &self.changes {
             changes.count();
-        }
-    }
-
-    fn tell_removed(&mut self, gone: &[SequenceHash]) {
-        for client in self.clients.values_mut() {
-            if let Some(news) = &mut client.news {
-                news.removed(gone, &self.store);
-            }
-        }
-    }
-
-    fn tell_stored(&mut self, blocks: &[BlockIdentity]) {
-        for client in self.clients.values_mut() {
-            if let Some(news) = &mut client.news {
-                news.stored(blocks, &self.store);
-            }
         }
     }
 }

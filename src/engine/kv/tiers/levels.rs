@@ -10,7 +10,7 @@ use rustc_hash::FxBuildHasher;
 
 use super::super::logical::BlockIdentity;
 use super::link::{ClientId, Direction, Job, Shared, Speed, TransferId};
-use super::news::News;
+use super::news::Audience;
 use super::sharing::Changes;
 use super::store::{Presence, Store};
 use super::{bytes_of, hashes};
@@ -35,8 +35,6 @@ struct Client {
     ended: Vec<(SimTime, Transfer)>,
     /// The level's age when it last looked.
     seen: u64,
-    /// What it has to tell; `None`: nobody asks.
-    news: Option<News>,
 }
 
 /// See the module's text.
@@ -47,6 +45,7 @@ pub(super) struct Level {
     store: Store,
     link: Shared,
     clients: BTreeMap<ClientId, Client>,
+    audience: Audience,
     transfers: HashMap<TransferId, Transfer, FxBuildHasher>,
     next_id: u64,
     now: SimTime,
@@ -69,6 +68,7 @@ impl Level {
             store: Store::new(blocks),
             link: Shared::new(cap),
             clients: BTreeMap::new(),
+            audience: Audience::new(tier),
             transfers: HashMap::default(),
             next_id: 0,
             now: SimTime::ZERO,
@@ -82,13 +82,11 @@ impl Level {
 
     /// Lets a rank in; it is told at once of what is there.
     pub(super) fn admit(&mut self, client: ClientId, speed: Speed) {
-        let mut news = News::new(self.tier);
-        news.tell_of(&self.store);
+        self.audience.admit(client, &self.store);
         let state = Client {
             speed,
             ended: Vec::new(),
             seen: self.age,
-            news: Some(news),
         };
         self.clients.insert(client, state);
     }
@@ -144,11 +142,7 @@ impl Level {
         for hash in &gone {
             self.writers.remove(hash);
         }
-        for client in self.clients.values_mut() {
-            if let Some(news) = &mut client.news {
-                news.removed(&gone, &self.store);
-            }
-        }
+        self.audience.removed(&gone, &self.store);
         if self.is_shared() {
             let written = blocks.iter().map(|identity| (identity.block.block_hash, client));
             self.writers.extend(written);
@@ -203,24 +197,17 @@ impl Level {
 
     /// Whether a rank has something to tell.
     pub(super) fn has_events(&self, client: ClientId) -> bool {
-        self.clients
-            .get(&client)
-            .and_then(|state| state.news.as_ref())
-            .is_some_and(|news| !news.is_empty())
+        self.audience.waits_for(client)
     }
 
     /// Moves what has changed to the end of `events`.
     pub(super) fn take_events(&mut self, client: ClientId, events: &mut Vec<TierEvent>) {
-        if let Some(news) = self.clients.get_mut(&client).and_then(|state| state.news.as_mut()) {
-            news.take(events);
-        }
+        self.audience.take(client, events);
     }
 
     /// Nobody asks this rank what has changed.
     pub(super) fn mute(&mut self, client: ClientId) {
-        if let Some(state) = self.clients.get_mut(&client) {
-            state.news = None;
-        }
+        self.audience.dismiss(client);
     }
 
     /// What can be read, in no particular order.
@@ -245,15 +232,12 @@ impl Level {
         for hash in &gone {
             self.writers.remove(hash);
         }
-        for client in self.clients.values_mut() {
-            if let Some(news) = &mut client.news {
-                news.removed(&gone, &self.store);
-            }
-        }
+        self.audience.removed(&gone, &self.store);
     }
 
     /// A rank is gone: what it was bringing up stays where it is, what it was writing arrives. Returns both.
     pub(super) fn retire(&mut self, client: ClientId) -> Vec<Transfer> {
+        self.audience.dismiss(client);
         let state = self.clients.remove(&client);
         let mut given_up: Vec<Transfer> = state
             .into_iter()
@@ -301,11 +285,7 @@ impl Level {
         let keys = hashes(&transfer.blocks);
         let used = if transfer.direction == Direction::Down {
             self.store.arrive(&transfer.blocks);
-            for client in self.clients.values_mut() {
-                if let Some(news) = &mut client.news {
-                    news.stored(&transfer.blocks, &self.store);
-                }
-            }
+            self.audience.stored(&transfer.blocks, &self.store);
             &mut self.used.write
         } else {
             self.store.done(&keys);

@@ -1,19 +1,78 @@
 //! What a rank has not told yet of changes in a tier.
 
+use std::collections::BTreeMap;
+
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use super::super::logical::BlockIdentity;
+use super::link::ClientId;
 use super::store::{Presence, Store};
 use crate::types::{KvEvent, LowerTier, SequenceHash, TierEvent};
 
 /// Blocks in untold events before those that cancel each other out are dropped, beside those that the tier holds.
 const SLACK: usize = 4096;
 
+/// Who is told of changes in a tier.
+#[derive(Debug)]
+pub(super) struct Audience {
+    tier: LowerTier,
+    of: BTreeMap<ClientId, News>,
+}
+
+impl Audience {
+    pub(super) fn new(tier: LowerTier) -> Self {
+        Self {
+            tier,
+            of: BTreeMap::new(),
+        }
+    }
+
+    /// A rank wants to be told from now on, and at once of what is in `store`.
+    pub(super) fn admit(&mut self, client: ClientId, store: &Store) {
+        let mut news = News::new(self.tier);
+        news.tell_of(store);
+        self.of.insert(client, news);
+    }
+
+    /// A rank does not want to be told any more.
+    pub(super) fn dismiss(&mut self, client: ClientId) {
+        self.of.remove(&client);
+    }
+
+    /// Whether there is anything to tell a rank.
+    pub(super) fn waits_for(&self, client: ClientId) -> bool {
+        self.of.get(&client).is_some_and(|news| !news.events.is_empty())
+    }
+
+    /// Moves what there is to tell a rank to the end of `events`.
+    pub(super) fn take(&mut self, client: ClientId, events: &mut Vec<TierEvent>) {
+        if let Some(news) = self.of.get_mut(&client) {
+            news.take(events);
+        }
+    }
+
+    /// Blocks have come to `store`. Those that follow each other are one event.
+    pub(super) fn stored(&mut self, blocks: &[BlockIdentity], store: &Store) {
+        for news in self.of.values_mut() {
+            news.push_stored(blocks);
+            news.bound(store);
+        }
+    }
+
+    /// Blocks have left `store`.
+    pub(super) fn removed(&mut self, block_hashes: &[SequenceHash], store: &Store) {
+        for news in self.of.values_mut() {
+            news.push_removed(block_hashes.to_vec());
+            news.bound(store);
+        }
+    }
+}
+
 /// Changes in order, without end in time but not in number: a rank that does not ask keeps no more than what has changed
 /// since it asked last.
 #[derive(Debug)]
-pub(super) struct News {
+struct News {
     tier: LowerTier,
     events: Vec<TierEvent>,
     /// Blocks in them.
@@ -21,7 +80,7 @@ pub(super) struct News {
 }
 
 impl News {
-    pub(super) fn new(tier: LowerTier) -> Self {
+    fn new(tier: LowerTier) -> Self {
         Self {
             tier,
             events: Vec::new(),
@@ -29,33 +88,17 @@ impl News {
         }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.events.is_empty()
-    }
-
     /// Moves everything to the end of `events`.
-    pub(super) fn take(&mut self, events: &mut Vec<TierEvent>) {
+    fn take(&mut self, events: &mut Vec<TierEvent>) {
         self.blocks = 0;
         events.append(&mut self.events);
     }
 
     /// Everything that is in `store`, parents first.
-    pub(super) fn tell_of(&mut self, store: &Store) {
+    fn tell_of(&mut self, store: &Store) {
         let mut here: Vec<BlockIdentity> = store.contents().collect();
         in_order(&mut here);
         self.push_stored(&here);
-    }
-
-    /// Blocks have come to `store`. Those that follow each other are one event.
-    pub(super) fn stored(&mut self, blocks: &[BlockIdentity], store: &Store) {
-        self.push_stored(blocks);
-        self.bound(store);
-    }
-
-    /// Blocks have left `store`.
-    pub(super) fn removed(&mut self, block_hashes: &[SequenceHash], store: &Store) {
-        self.push_removed(block_hashes.to_vec());
-        self.bound(store);
     }
 
     fn push_stored(&mut self, blocks: &[BlockIdentity]) {
@@ -137,21 +180,23 @@ mod tests {
     #[test]
     fn a_rank_that_does_not_ask_keeps_the_difference_only() {
         let mut store = Store::new(4);
-        let (mut news, mut known, mut events) = (News::new(LowerTier::Host), Vec::new(), Vec::new());
+        let (mut audience, mut known, mut events) = (Audience::new(LowerTier::Host), Vec::new(), Vec::new());
+        audience.admit(0, &store);
         for family in 0..10_000 {
             let blocks = chain(family, 2);
             let gone = store.expect(&blocks, &[]).expect("older ones go");
-            news.removed(&gone, &store);
+            audience.removed(&gone, &store);
             store.arrive(&blocks);
-            news.stored(&blocks, &store);
-            assert!(news.blocks <= SLACK + 16, "{}", news.blocks);
+            audience.stored(&blocks, &store);
+            let kept = audience.of[&0].blocks;
+            assert!(kept <= SLACK + 16, "{kept}");
             if family == 1 {
-                news.take(&mut events);
+                audience.take(0, &mut events);
                 heard(&mut known, std::mem::take(&mut events));
                 assert_eq!(known.len(), 4);
             }
         }
-        news.take(&mut events);
+        audience.take(0, &mut events);
         heard(&mut known, events);
         let mut here: Vec<SequenceHash> = store.contents().map(|identity| identity.block.block_hash).collect();
         here.sort_unstable();
