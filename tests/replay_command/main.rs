@@ -6,6 +6,7 @@
 mod flags;
 mod interruption;
 mod outputs;
+mod shared_memory;
 mod wrong_traces;
 
 use std::path::Path;

@@ -640,6 +640,12 @@ impl Engine for Vllm {
         if self.below.closing.take().is_some() {
             self.close_lower(now, pass);
             pass.load = self.load();
+            // Nobody may step a rank that has nobody left.
+            if !self.is_ready()
+                && let Some(tiers) = &mut self.tiers
+            {
+                tiers.note_pass(false);
+            }
         }
     }
 
