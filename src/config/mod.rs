@@ -42,6 +42,7 @@ use crate::transport::request_plane::Codec;
 use crate::transport::tls::{EtcdTls, NatsTls, TcpTls, TlsError};
 use crate::types::{LONGEST_SPAN, MAX_WORKERS};
 
+pub use crate::aic::{BUILT_IN as MEASURED_GPUS_BUILT_IN, NOT_BUILT_IN as NO_MEASURED_GPUS};
 pub use admin::AdminConfig;
 pub use aic::AicTiming;
 use choices::Finite;

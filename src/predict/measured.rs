@@ -1,18 +1,19 @@
 //! Passes of measured GPUs: what a document says of model, hardware and parallelism, as the AIC performance model takes it.
 //!
-//! Without measurements (`GHOSTFLEET_AIC_SYSTEMS_PATH`) model and hardware are labels, and passes take the built-in times.
+//! Without measurements (`GHOSTFLEET_AIC_SYSTEMS_PATH`), or in a build that cannot read them, model and hardware are labels,
+//! and passes take the built-in times.
 
 use clap::Parser;
 use serde_json::{Map, Value, json};
 
-use crate::cli::ReplayArgs;
+use crate::cli::{Measurements, ReplayArgs};
 
 use super::PredictError;
 use super::document::{Backend, Capacity, Engine, Timing, Worker};
 
 /// Whether passes of a worker are looked up.
 pub(super) fn is_asked_for(worker: &Worker) -> bool {
-    worker.timing == Timing::Default {} && has_measurements()
+    worker.timing == Timing::Default {} && Measurements::CAN_BE_READ && has_measurements()
 }
 
 /// Whether the environment of a replay names something to look passes up in.
@@ -68,6 +69,12 @@ pub(super) fn timing_model(path: &str, engine: &Engine, worker: &Worker, role: &
 /// # Errors
 /// [`PredictError::Config`]: there are no measurements.
 pub(super) fn of_router(args: &mut ReplayArgs, engine: &Engine, worker: &Worker) -> Result<(), PredictError> {
+    if !Measurements::CAN_BE_READ {
+        return Err(PredictError::Config(format!(
+            "router.prefill_load_model: {}, or use type none",
+            Measurements::WHY_NOT
+        )));
+    }
     if !has_measurements() {
         return Err(PredictError::Config(
             "router.prefill_load_model needs measurements of GPUs: name their directory in GHOSTFLEET_AIC_SYSTEMS_PATH, or use type \

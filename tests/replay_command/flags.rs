@@ -278,3 +278,21 @@ fn runs_of_one_second_leave_a_report_each() {
         assert_eq!(report["completed_requests"], json!(1), "{name}");
     }
 }
+
+#[test]
+fn a_variable_that_is_set_to_nothing_says_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let load = "--input-tokens 10 --output-tokens 2 --request-count 1 --replay-concurrency 1";
+    let output = Command::new(env!("CARGO_BIN_EXE_ghostfleet"))
+        .current_dir(directory.path())
+        .envs(
+            ["SYSTEMS_PATH", "MODEL_CONFIGS", "DATABASE_MODE", "PLAN"]
+                .map(|name| (format!("GHOSTFLEET_AIC_{name}"), "")),
+        )
+        .env("AICONFIGURATOR_SYSTEMS_PATH", "")
+        .args(["replay", "--report-json", "report.json"])
+        .args(load.split_whitespace())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
