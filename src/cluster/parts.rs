@@ -24,7 +24,7 @@ use crate::actors::strays;
 use crate::admin::server::AdminDoor;
 use crate::admin::status::StatusServer;
 use crate::config::{Config, Group, NativeEvents, Ports};
-use crate::engine::{EngineConfig, WorkerRole};
+use crate::engine::{self, EngineConfig, WorkerRole};
 use crate::model::Model;
 use crate::model::card::{CardOptions, Role};
 use crate::transport::discovery::Discovery;
@@ -66,6 +66,8 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
     for (group, plan) in config.groups.iter().zip(groups) {
         planned.push(Arc::new(plan(planes.requests(group)?, planes.events(group)?)));
     }
+    let engines = planned.iter().map(|group| &group.engine);
+    engine::check_sharing(engines).map_err(|error| StartError::Settings(error.to_string()))?;
     for doubt in doubts::of(config, SystemTime::now()) {
         tracing::warn!("{doubt}");
     }

@@ -431,7 +431,8 @@ pub enum ConfigError {
     SharedOfWriteThrough,
     /// Ranks do not mean the same shared memory.
     #[error(
-        "cluster_shared {what} is used on different terms: {own}, others have {theirs}; give all of its workers the          same settings, kv_layout_id and tensor-parallel size"
+        "the {what} that workers share (cluster_shared) has {own} for some of them and {theirs} for others; give them all \
+         the same settings of it{hint}"
     )]
     SharedOnOtherTerms {
         /// The tier.
@@ -440,6 +441,8 @@ pub enum ConfigError {
         theirs: String,
         /// Those of this rank.
         own: String,
+        /// What else they have to agree on, if that is it.
+        hint: &'static str,
     },
     /// Not a speed or a time.
     #[error("bandwidths between tiers and their latencies must be finite and non-negative")]

@@ -83,6 +83,20 @@ pub fn build_in(config: &EngineConfig, memory: &SharedMemory) -> Result<Box<dyn 
     build_among(config, timing::build(&config.timing), memory)
 }
 
+/// Whether ranks with these configurations can share what they are configured to share.
+///
+/// # Errors
+/// [`ConfigError::SharedOnOtherTerms`] says what they disagree on; and as [`build`].
+pub fn check_sharing<'a>(configs: impl IntoIterator<Item = &'a EngineConfig>) -> Result<(), ConfigError> {
+    let memory = SharedMemory::new();
+    for config in configs {
+        if config.tiers.is_some_and(|tiers| tiers.is_shared()) {
+            build_in(config, &memory)?;
+        }
+    }
+    Ok(())
+}
+
 fn build_among(
     config: &EngineConfig,
     timing: Arc<dyn PassTiming>,

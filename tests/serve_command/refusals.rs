@@ -134,6 +134,24 @@ fn groups_of_one_endpoint_have_to_agree_on_what_their_card_says() {
 }
 
 #[test]
+fn groups_that_share_host_memory_have_to_agree_on_it_before_anything_starts() {
+    let store = TempDir::new().unwrap();
+    let file = store.path().join("fleet.toml");
+    let shared = "host_offload_scope = \"cluster_shared\"\nkv_bytes_per_token = 1000";
+    let group = |name: &str, rest: &str| format!("[[group]]\nname = \"{name}\"\nnum_workers = 1\n{shared}\n{rest}\n");
+    for (other, words) in [
+        ("num_host_blocks = 50\nkv_layout_id = \"x\"", "100 blocks of"),
+        ("num_host_blocks = 100\nkv_layout_id = \"y\"", "the same kv_layout_id"),
+    ] {
+        let first = group("a", "num_host_blocks = 100\nkv_layout_id = \"x\"");
+        std::fs::write(&file, first + &group("b", other)).unwrap();
+        let output = run(serve(&store, &["--config"]).arg(&file));
+        assert_refused(&output, 2, &["host memory that workers share", words]);
+        assert!(output.stdout.is_empty(), "no start screen");
+    }
+}
+
+#[test]
 fn a_summary_that_cannot_be_written_is_refused_before_anything_starts() {
     let store = TempDir::new().unwrap();
     let nowhere = store.path().join("none").join("summary.json");

@@ -67,8 +67,9 @@ impl fmt::Display for Terms {
         } = self;
         write!(
             f,
-            "{blocks} blocks of {block_size} tokens, {bytes_per_token} bytes per token, {} GB/s down and {} GB/s up, layout {:016x}",
-            shared.down, shared.up, shared.layout
+            "{blocks} blocks of {block_size} tokens with {bytes_per_token} bytes each, {} GB/s of all workers to it and {} GB/s \
+             from it",
+            shared.down, shared.up
         )
     }
 }
@@ -166,6 +167,11 @@ fn join<T>(
             what,
             theirs: pool.terms.to_string(),
             own: terms.to_string(),
+            hint: if pool.terms.shared.layout == terms.shared.layout {
+                ""
+            } else {
+                ", the same kv_layout_id and tensor-parallel size"
+            },
         });
     }
     Ok(Held::Shared(Arc::clone(&pool.tier)))
