@@ -441,7 +441,14 @@ impl Rank {
         }
         self.dirty = dirty;
         let load = self.engine.load();
-        self.gauge.set_load(&load, self.streams.len());
+        // Pages tell what requests use: what is copied to shared memory stays in use until it is there, and is nobody's.
+        let copied = self.common_memory.as_ref().map_or(0, |_| self.engine.copied_blocks());
+        let of_requests = Load {
+            active_blocks: load.active_blocks.saturating_sub(copied),
+            inactive_blocks: load.inactive_blocks + copied.min(load.active_blocks),
+            ..load
+        };
+        self.gauge.set_load(&of_requests, self.streams.len());
         if self.is_news(&load)
             && let Some(reporter) = &self.reporter
             && reporter.try_send(LoadChanged { rank: self.index, load }).is_ok()

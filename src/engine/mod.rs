@@ -162,6 +162,11 @@ pub trait Engine: Handoff + Send {
         load.running + load.waiting > 0
     }
 
+    /// Blocks in use only because they are being copied to memory that others use: cached, and no request's.
+    fn copied_blocks(&self) -> u32 {
+        0
+    }
+
     /// What its own disk has done; `None` without one, or if others use it, too.
     fn own_disk(&self) -> Option<DiskUse> {
         None

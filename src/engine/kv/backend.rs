@@ -218,6 +218,14 @@ impl BlockPool {
         }
     }
 
+    /// Blocks that only transfers keep in use. O(blocks that are read).
+    pub(crate) fn held(&self) -> u32 {
+        match self {
+            Self::Native(pool) => pool.held(),
+            Self::Logical(_) => 0,
+        }
+    }
+
     /// A transfer begins to read these cached blocks. Only the native pool keeps a book of that.
     pub(crate) fn begin_reading(&mut self, id: TransferId, blocks: &[CopyId]) {
         if let Self::Native(pool) = self {

@@ -220,6 +220,13 @@ impl KvPool {
         self.copies[id.0 as usize].refs > 0 || self.is_held(id.0)
     }
 
+    /// Blocks that only transfers keep in use.
+    pub(crate) fn held(&self) -> u32 {
+        let Some(held) = &self.held else { return 0 };
+        let unused = held.blocks.iter().filter(|&&at| self.copies[at as usize].refs == 0);
+        u32::try_from(unused.count()).unwrap_or(u32::MAX)
+    }
+
     fn is_held(&self, at: u32) -> bool {
         self.held.as_ref().is_some_and(|held| held.blocks.contains(&at))
     }

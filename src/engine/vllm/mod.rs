@@ -615,6 +615,10 @@ impl Engine for Vllm {
         !self.lanes.is_empty() || tried
     }
 
+    fn copied_blocks(&self) -> u32 {
+        self.pool.held()
+    }
+
     fn own_disk(&self) -> Option<DiskUse> {
         self.tiers.as_ref()?.own_disk()
     }
