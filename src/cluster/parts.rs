@@ -66,11 +66,8 @@ pub(super) fn launch(config: &Config) -> Result<Cluster, StartError> {
     for (group, plan) in config.groups.iter().zip(groups) {
         planned.push(Arc::new(plan(planes.requests(group)?, planes.events(group)?)));
     }
-    let engines = planned.iter().map(|group| &group.engine);
-    engine::check_sharing(engines).map_err(|error| StartError::Settings(error.to_string()))?;
-    for doubt in doubts::of(config, SystemTime::now()) {
-        tracing::warn!("{doubt}");
-    }
+    check_sharing(&planned)?;
+    tell_doubts(config);
     let workers = plan_workers(config, &planned);
     let endpoints = planes.endpoints();
     let (server, requests) = planes.listener();
@@ -297,6 +294,18 @@ fn settle_engine(group: &Group, model: &Model) -> Result<EngineConfig, StartErro
             settled.map_err(|error| StartError::Settings(error.to_string()))
         }
     }
+}
+
+fn tell_doubts(config: &Config) {
+    for doubt in doubts::of(config, SystemTime::now()) {
+        tracing::warn!("{doubt}");
+    }
+}
+
+/// Whether workers that share memory agree on it.
+fn check_sharing(groups: &[Arc<GroupPlan>]) -> Result<(), StartError> {
+    let engines = groups.iter().map(|group| &group.engine);
+    engine::check_sharing(engines).map_err(|error| StartError::Settings(error.to_string()))
 }
 
 fn plan_workers(config: &Config, groups: &[Arc<GroupPlan>]) -> Vec<WorkerPlan> {
