@@ -14,7 +14,7 @@ use super::news::Audience;
 use super::sharing::Changes;
 use super::store::{Presence, Store};
 use super::{bytes_of, hashes};
-use crate::types::{LowerTier, SequenceHash, SimTime, TierEvent};
+use crate::types::{LowerTier, SequenceHash, SimTime};
 
 /// What is over, of one rank's transfers.
 #[derive(Debug)]
@@ -58,7 +58,8 @@ pub(super) struct Host {
     store: Store,
     link: Link,
     clients: BTreeMap<ClientId, Client>,
-    audience: Audience,
+    /// Who is told of what comes and goes.
+    pub(super) audience: Audience,
     transfers: HashMap<TransferId, Transfer, FxBuildHasher>,
     next_id: u64,
     /// Of a shared pool: the latest look at it.
@@ -309,21 +310,6 @@ impl Host {
     pub(super) fn is_moving(&self, client: ClientId) -> bool {
         self.clients.get(&client).is_some_and(|state| !state.done.is_empty())
             || self.transfers.values().any(|transfer| transfer.client == client)
-    }
-
-    /// Whether a rank has something to tell.
-    pub(super) fn has_events(&self, client: ClientId) -> bool {
-        self.audience.waits_for(client)
-    }
-
-    /// Moves what has changed to the end of `events`.
-    pub(super) fn take_events(&mut self, client: ClientId, events: &mut Vec<TierEvent>) {
-        self.audience.take(client, events);
-    }
-
-    /// Nobody asks this rank what has changed.
-    pub(super) fn mute(&mut self, client: ClientId) {
-        self.audience.dismiss(client);
     }
 
     /// What can be read, in no particular order.

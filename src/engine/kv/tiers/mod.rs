@@ -412,11 +412,11 @@ impl Tiers {
     /// When there is something to do or to tell.
     pub(crate) fn wakes_at(&self) -> Option<SimTime> {
         let client = self.client;
-        let told = self.host.look(|host| host.has_events(client))
+        let told = self.host.look(|host| host.audience.waits_for(client))
             || self
                 .levels
                 .iter()
-                .any(|level| level.look(|level| level.has_events(client)));
+                .any(|level| level.look(|level| level.audience.waits_for(client)));
         if told { Some(SimTime::ZERO) } else { self.next_end() }
     }
 
@@ -433,17 +433,17 @@ impl Tiers {
 
     /// Nobody asks what has changed.
     pub(crate) fn mute(&mut self) {
-        self.host.get().mute(self.client);
+        self.host.get().audience.dismiss(self.client);
         for level in &mut self.levels {
-            level.get().mute(self.client);
+            level.get().audience.dismiss(self.client);
         }
     }
 
     /// Moves what has changed to the end of `events`.
     pub(crate) fn take_events(&mut self, events: &mut Vec<TierEvent>) {
-        self.host.get().take_events(self.client, events);
+        self.host.get().audience.take(self.client, events);
         for level in &mut self.levels {
-            level.get().take_events(self.client, events);
+            level.get().audience.take(self.client, events);
         }
     }
 
